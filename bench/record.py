@@ -1,0 +1,190 @@
+"""What was found: the typed contents of results/.  Pure.
+
+Bytes and seconds are stored, GiB and dollars are computed when printing.  Unknown is None, never a
+guess.  `schema_version` counts incompatible changes of this file:
+
+    1  first version
+
+Every type here is written by `bench/store.py` and read by `bench/report/`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+
+class Status(StrEnum):
+    """How a phase of a cell ended.  All of them are results."""
+
+    OK = "ok"
+    SKIPPED = "skipped"
+    OOM_GPU = "oom_gpu"
+    OOM_HOST = "oom_host"
+    DIVERGED = "diverged"
+    TIMEOUT = "timeout"
+    KILLED = "killed"
+    ERROR = "error"
+    INVALID = "invalid"
+
+    @property
+    def final(self) -> bool:
+        """A final status is not tried again.  `killed` and `error` come from outside the cell
+        (a signal, a missing file), so the next run of the suite makes a new attempt."""
+        return self not in (Status.KILLED, Status.ERROR)
+
+
+class Record(BaseModel):
+    """Base of every record: unknown keys of a newer version are kept, not dropped."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Memory(Record):
+    """Peak bytes.  GPU figures are the maximum over ranks; host is the sum over the process tree."""
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    device_bytes: int | None = Field(None, description="What the driver reports per process.")
+    host_bytes: int | None = Field(None, description="Resident set of the process tree.")
+    host_baseline_bytes: int | None = Field(
+        None, description="Resident set after imports, before the model: not the cell's own."
+    )
+
+
+class Environment(Record):
+    """The machine and software that really ran."""
+
+    hostname_hash: str
+    os: str
+    python: str
+    cpu: str
+    cpu_cores: int
+    ram_bytes: int
+    gpus: list[str] = []
+    gpu_memory_bytes: list[int] = []
+    driver: str | None = None
+    cuda: str | None = None
+    packages: dict[str, str] = {}
+    threads: int | None = None
+    load_average: float | None = Field(None, description="1 minute, when the phase started.")
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+
+
+class Audit(Record):
+    """Proof of what ran: counted on the model that trained, not copied from the settings."""
+
+    schema_version: Literal[1] = 1
+    total_params: int
+    trainable_params: int
+    bytes_by_dtype: dict[str, int] = Field(description="Of all parameters, as held in memory.")
+    quantized_params: int = Field(description="Weights held in 4 or 8 bit.")
+    adapted_modules: dict[str, int] = Field({}, description="Last name of the module: how many.")
+    attention: str | None = None
+    optimizer: str | None = None
+    optimizer_state_bytes: dict[str, int] = Field({}, description="By dtype, after the last step.")
+    recomputed_layers: int | None = Field(
+        None, description="Layer forwards that ran again in the first step's backward pass."
+    )
+    decoder_layers: int | None = None
+    moved_params: int | None = Field(None, description="Trainable tensors that changed.")
+    trainable_tensors: int | None = None
+    frozen_moved: int | None = Field(None, description="Frozen tensors that changed: must be 0.")
+    settings: dict[str, Any] = Field({}, description="What was in effect, read back.")
+    problems: list[str] = Field([], description="Any entry makes the cell invalid.")
+    warnings: list[str] = []
+
+
+class PhaseRecord(Record):
+    """What every phase leaves: how it ended, when, and what it held."""
+
+    schema_version: Literal[1] = 1
+    phase: Literal["train", "generate"]
+    status: Status
+    reason: str | None = Field(None, description="One line; always set unless ok.")
+    stage: str | None = Field(None, description="Stage in which it ended, unless ok.")
+    started_at: str
+    wall_s: float = Field(description="From process start to process end: what a rental bills.")
+    stage_s: dict[str, float] = Field({}, description="load, train, evaluate, save, generate …")
+    memory: dict[str, Memory] = Field({}, description="Peaks by stage, and `process` for all.")
+    environment: Environment | None = None
+
+
+class TrainRecord(PhaseRecord):
+    phase: Literal["train"] = "train"
+    steps: int = 0
+    planned_steps: int | None = None
+    tokens: int = Field(0, description="Non-padding input tokens.")
+    padded_tokens: int = Field(0, description="Input tokens with padding.")
+    supervised_tokens: int = 0
+    train_rows: int | None = None
+    truncated_rows: int | None = None
+    dropped_rows: int | None = Field(None, description="Nothing left to learn after truncation.")
+    first_loss: float | None = None
+    final_loss: float | None = None
+    validation_loss: float | None = Field(None, description="Last one, nats per answer token.")
+    weights: str | None = Field(None, description="Name in the cache folder, not a path.")
+    weights_sha256: str | None = None
+
+
+class GenerateRecord(PhaseRecord):
+    phase: Literal["generate"] = "generate"
+    rows: int = 0
+    planned_rows: int | None = None
+    test_rows: int | None = Field(None, description="Rows of the whole test split.")
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    generate_s: float | None = Field(None, description="Synchronised, model loaded, all batches.")
+    adapter_changes_logits: bool | None = Field(
+        None, description="False: the adapter did not load, whatever the library said."
+    )
+    weights_sha256: str | None = None
+
+
+class StepEvent(Record):
+    """One optimizer update, in events.jsonl."""
+
+    event: Literal["step"] = "step"
+    t: float = Field(description="Unix seconds at its end.")
+    step: int
+    loss: float | None
+    seconds: float = Field(description="Synchronised; evaluation, logging and saving outside.")
+    tokens: int
+    padded_tokens: int
+    supervised_tokens: int
+    sequences: int
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    host_bytes: int | None = None
+
+
+class EvaluationEvent(Record):
+    """A validation loss, in events.jsonl.  `train_s` and `tokens` are those spent before it."""
+
+    event: Literal["evaluation"] = "evaluation"
+    t: float
+    step: int
+    loss: float | None
+    seconds: float
+    train_s: float
+    tokens: int
+    rows: int
+
+
+class Prediction(Record):
+    """One test row, in predictions.jsonl.  New metrics need no new run."""
+
+    id: str
+    group: str | None = None
+    prediction: str
+    reference: dict[str, Any] = Field(description="Answer field: true value.")
+    finish_reason: Literal["stop", "length"]
+    prompt_tokens: int
+    new_tokens: int
