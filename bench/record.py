@@ -45,7 +45,7 @@ class Record(BaseModel):
 
 
 class Memory(Record):
-    """Peak bytes.  GPU figures are the maximum over ranks; host is the sum over the process tree."""
+    """Peak bytes.  GPU: the maximum over ranks.  Host: the sum over the process tree."""
 
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None

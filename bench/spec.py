@@ -87,7 +87,7 @@ class TinyWeights(Spec):
 
     kind: Literal["tiny"]
     corpus: str = Field(
-        description="JSONL file with a `text`-like column, relative to the project."
+        description="JSONL file, relative to the project."
     )
     column: str = "message"
     vocab_size: Positive = 1024
