@@ -86,9 +86,7 @@ class TinyWeights(Spec):
     """
 
     kind: Literal["tiny"]
-    corpus: str = Field(
-        description="JSONL file, relative to the project."
-    )
+    corpus: str = Field(description="JSONL file, relative to the project.")
     column: str = "message"
     vocab_size: Positive = 1024
     steps: Positive = 200
