@@ -64,6 +64,16 @@ def append_line(path: Path, value: BaseModel | dict[str, Any]) -> None:
         os.close(descriptor)
 
 
+def cut_torn_line(path: Path) -> None:
+    """Drop an unfinished last line (full disk, power cut) before anything is appended to it."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+
+
 def finite(value: Any) -> Any:
     """NaN and infinity become null: strict JSON has no word for them."""
     if isinstance(value, float):
@@ -103,6 +113,12 @@ def attempt_folders(cell_folder: Path) -> list[Path]:
     return sorted(path for path in cell_folder.glob("attempt-*") if path.is_dir())
 
 
+def parse_line(line: bytes) -> dict[str, Any]:
+    """One whole JSON line."""
+    row: dict[str, Any] = json.loads(line)
+    return row
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a JSONL file.  Only its last line may be torn.
 
@@ -114,7 +130,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
+            rows.append(parse_line(line))
         except ValueError:
             if number < len(lines):
                 raise UserError(f"{path}:{number}: not JSON: the file was damaged") from None

@@ -78,6 +78,7 @@ def load(path: Path) -> Suite:
         version=written.version,
         title=written.title,
         path=str(path),
+        parallel_cells=written.parallel_cells,
         cells=tuple(cells),
         excluded=tuple(excluded),
     )
@@ -135,10 +136,12 @@ class _Point:
 
     def cells(self) -> Iterator[Cell]:
         budget = self.written.budget.model_dump(exclude_none=True)
+        method = self.method.model_dump(mode="json")
         seeds = self.written.seeds
         strategy = self.written.strategy
         for rule in self.rules:
-            budget |= rule.budget
+            budget = _budget(budget, rule)
+            method = _merge(method, rule.method)
             seeds = rule.seeds or seeds
             strategy = rule.strategy or strategy
         # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
@@ -147,7 +150,7 @@ class _Point:
                 suite=self.written.name,
                 suite_version=self.written.version,
                 model=self.model,
-                method=self.method,
+                method=MethodSpec.model_validate(method),
                 dataset=self.dataset,
                 target=self.target,
                 strategy=strategy,
@@ -155,6 +158,14 @@ class _Point:
                 seed=seed,
                 converged=self.written.converged,
             )
+
+
+def _budget(base: dict[str, Any], rule: Rule) -> dict[str, Any]:
+    """A rule that counts in steps replaces a budget that counts in epochs, and the reverse."""
+    length = {"max_steps", "epochs"}
+    if length & rule.budget.keys():
+        base = {key: value for key, value in base.items() if key not in length}
+    return base | rule.budget
 
 
 def _applies(
@@ -255,7 +266,7 @@ def _check_rules(written: SuiteFile, document: Document, lists: Sequence[Sequenc
                         f"{where}: rules: this suite has no {key} {name!r}. {nearest(name, names)}"
                     )
         try:
-            Budget.model_validate(written.budget.model_dump(exclude_none=True) | rule.budget)
+            Budget.model_validate(_budget(written.budget.model_dump(exclude_none=True), rule))
         except ValidationError as error:
             where = document.where(("rules", index, "budget"))
             raise UserError(f"{where}: rules: budget: {explain_first(Cell, error)}") from None
