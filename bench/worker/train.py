@@ -350,9 +350,10 @@ def _cuda_bytes() -> dict[str, Any]:
     device = cuda()
     if not device:
         return {}
+    devices = range(device.device_count())
     return {
-        "allocated_bytes": device.memory_allocated(),
-        "reserved_bytes": device.memory_reserved(),
+        "allocated_bytes": max(device.memory_allocated(i) for i in devices),
+        "reserved_bytes": max(device.memory_reserved(i) for i in devices),
     }
 
 
