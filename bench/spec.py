@@ -87,7 +87,9 @@ class TinyWeights(Spec):
 
     kind: Literal["tiny"]
     corpus: str = Field(description="JSONL file, relative to the project.")
-    column: str = "message"
+    columns: tuple[str, ...] = Field(
+        ("message", "reply"), description="Texts to model; never a question with its answer."
+    )
     vocab_size: Positive = 1024
     steps: Positive = 200
     seed: int = 0

@@ -95,7 +95,7 @@ def _from_gguf(model: ModelSpec, weights: PackageWeights, folder: Path) -> None:
 
 
 def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
-    """Own tokenizer and a short language modelling of the corpus's texts (never its answers)."""
+    """Own tokenizer and a short language modelling of the corpus's texts (no text knows the one it belongs to)."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -122,12 +122,13 @@ def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
 def _texts(model: ModelSpec, weights: TinyWeights) -> list[str]:
     try:
         with open(weights.corpus, encoding="utf-8") as file:
-            return [json.loads(line)[weights.column] for line in file]
+            rows = [json.loads(line) for line in file]
+        return [row[column] for column in weights.columns for row in rows]
     except FileNotFoundError:
         raise UserError(f"model {model.name}: no corpus {weights.corpus}") from None
-    except KeyError:
+    except KeyError as error:
         raise UserError(
-            f"model {model.name}: corpus {weights.corpus} has no column {weights.column}"
+            f"model {model.name}: corpus {weights.corpus} has no column {error}"
         ) from None
 
 
