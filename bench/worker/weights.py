@@ -95,7 +95,7 @@ def _from_gguf(model: ModelSpec, weights: PackageWeights, folder: Path) -> None:
 
 
 def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
-    """Own tokenizer and a short language modelling of the corpus's texts (no text knows the one it belongs to)."""
+    """Own tokenizer and a short language modelling of the corpus, each text by itself."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
