@@ -486,9 +486,6 @@ class SuiteFile(BaseModel):
     targets: tuple[Slug | Reference, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     strategy: Strategy = Strategy()
-    parallel_cells: Positive = Field(
-        1, description="More than 1 saves time on a CPU and makes its speeds worthless."
-    )
     budget: Budget
     converged: ConvergenceTarget | None = None
     rules: tuple[Rule, ...] = ()
@@ -571,6 +568,5 @@ class Suite(BaseModel):
     version: int
     title: str
     path: str
-    parallel_cells: int = 1
     cells: tuple[Cell, ...]
     excluded: tuple[tuple[str, str], ...] = Field((), description="(what, reason)")

@@ -75,8 +75,9 @@ def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
 
 
 def worker_of(runner: subprocess.Popen[str]) -> psutil.Process | None:
+    """The one descendant that leads a session of its own: the worker."""
     children = psutil.Process(runner.pid).children(recursive=True)
-    return next((c for c in children if "bench.worker" in " ".join(c.cmdline())), None)
+    return next((c for c in children if os.getsid(c.pid) == c.pid), None)
 
 
 def steps_done(project: Path, suite: str) -> int:
