@@ -15,6 +15,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Protocol
 
@@ -23,8 +24,8 @@ from bench.spec import Cell
 
 PRELOAD = "bench.worker.preload"
 # OpenMP threads that wait spin first.  Measured on two quiet cores, a tiny model's step: 0.31 s as
-# the library would (300,000 rounds), 0.24 s with 5,000, 0.54 s without; beside a busy neighbour long
-# spinning costs a multiple.
+# the library would (300,000 rounds), 0.24 s with 5,000, 0.54 s without; beside a busy neighbour,
+# long spinning costs a multiple.
 DEFAULTS = {"GOMP_SPINCOUNT": "5000", "PYTHONUNBUFFERED": "1"}
 
 
@@ -114,9 +115,18 @@ class _Forked:
 def _run_worker(command: list[str], log: str) -> None:
     """In the forked process: what `python -m bench.worker` does in a fresh one."""
     os.setsid()
+    threading.Thread(target=_die_with_runner, daemon=True).start()
     with open(log, "ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.environ["BENCH_PARENT_PID"] = str(os.getppid())
     sys.argv = ["bench.worker", *command]
     runpy.run_module("bench.worker", run_name="__main__")
+
+
+def _die_with_runner() -> None:
+    """Wait for the runner's end, however it ends: the forkserver would keep the worker alive."""
+    runner = multiprocessing.parent_process()
+    assert runner is not None
+    runner.join()
+    os.killpg(0, signal.SIGKILL)
