@@ -28,17 +28,21 @@ class Spec(BaseModel):
 
     `notes` names the fields that describe but don't influence a run (titles, prices, sources); they
     stay out of a cell's identity, so that a corrected price doesn't repeat a finished run.
+    `later` names fields that came after the first results: at their default they stay out too, so
+    that the cells of those results keep their ids.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     notes: ClassVar[frozenset[str]] = frozenset()
+    later: ClassVar[frozenset[str]] = frozenset()
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide what a run does, as plain JSON values."""
         return {
             name: _identity(getattr(self, name))
-            for name in type(self).model_fields
+            for name, field in type(self).model_fields.items()
             if name not in self.notes
+            and not (name in self.later and getattr(self, name) == field.default)
         }
 
 
@@ -400,6 +404,36 @@ class ConvergenceTarget(Spec):
         return self
 
 
+class Comparison(Spec):
+    """How the report compares methods: what with, and what counts as no difference.
+
+    δ, the margin, is yours to choose before you look: the largest loss of quality that wouldn't
+    change your decision.  Without one the report calls nothing "as good as" anything.
+    """
+
+    reference: Slug = Field("full", description="Method that all others are compared with.")
+    margin: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="δ as a share of a metric's scale: 0.02 is 2 points of accuracy or BLEU."
+    )
+    margins: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="δ of single metrics, `field.metric`, in the metric's own units."
+    )
+    cluster: Literal["row", "group"] = Field(
+        "row", description="group: rows of a group aren't independent, so whole groups are drawn."
+    )
+
+    def delta(self, metric: str) -> float | None:
+        """δ of a metric, in its own units."""
+        if metric in self.margins:
+            return self.margins[metric]
+        return None if self.margin is None else self.margin * scale(metric)
+
+
+def scale(metric: str) -> float:
+    """The highest value of a metric: 1, but 100 for BLEU."""
+    return 100.0 if metric.rpartition(".")[2] == "bleu" else 1.0
+
+
 class Budget(Spec):
     """How much each cell may train, evaluate and use."""
 
@@ -492,13 +526,16 @@ class SuiteFile(BaseModel):
     )
     budget: Budget
     converged: ConvergenceTarget | None = None
+    comparison: Comparison = Comparison()
     rules: tuple[Rule, ...] = ()
 
 
 class Cell(Spec):
     """One point of the matrix, fully resolved: no default is left implicit."""
 
-    notes: ClassVar[frozenset[str]] = frozenset({"suite", "suite_version", "converged"})
+    notes: ClassVar[frozenset[str]] = frozenset(
+        {"suite", "suite_version", "converged", "comparison"}
+    )
 
     schema_version: Literal[1] = 1
     suite: Slug
@@ -511,6 +548,7 @@ class Cell(Spec):
     budget: Budget
     seed: int
     converged: ConvergenceTarget | None = None
+    comparison: Comparison = Comparison()
 
     @property
     def id(self) -> str:

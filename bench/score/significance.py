@@ -7,12 +7,13 @@ Three questions, each with its own answer:
 
     interval      where the difference lies: paired bootstrap over rows (Koehn 2004)
     p             could chance alone have made it?  approximate randomisation (Noreen 1989; Riezler
-                  and Maxwell 2005 prefer it to the bootstrap for such tests), Holm-corrected
+                  and Maxwell 2005 prefer it to the bootstrap for such tests)
     equivalence   is it surely smaller than δ?  TOST (Schuirmann 1987): "as good as" needs proof too
 
 F1 and corpus BLEU are no means of row scores: their *counts* are resampled, and the metric is taken
 of each resample's sums.  Clustered rows (one customer's tickets) are summed first: the cluster is
-then what is drawn, swapped and counted.
+then what is drawn, swapped and counted.  `bench/score/verdicts.py` corrects for many tests and says
+it in words.
 
     python -m pytest tests/score/test_significance.py
 """
@@ -44,8 +45,6 @@ ALPHA = 1 - LEVEL
 POWER = 0.8
 _CHUNK = 2_000_000
 _EQUAL = 1e-12  # sums in another order differ in the last bits: that is no difference
-
-Outcome = Literal["better", "worse", "equivalent", "not resolved"]
 
 
 class _Frozen(BaseModel):
@@ -352,62 +351,3 @@ def rows_needed(noise: Noise, n: int, question: Question) -> tuple[int | None, s
     share = min(question.margin / question.scale, 1 - 1e-9)
     units = max(factor * noise.rows * noise.units / left, math.log(ALPHA) / math.log(1 - share))
     return math.ceil(round(units * n / noise.units, 6)), None
-
-
-# ---------------------------------------------------------------- verdicts
-
-
-def holm(p_values: Sequence[float | None], family: int | None = None) -> list[float | None]:
-    """p-values corrected for their number (Holm 1979), in the order given; None stays None.
-
-    `family` counts tests that could have been made too: choosing whom to test after having seen
-    the scores ("against the best") must not be free.
-    """
-    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    count = max(len(order), family or 0)
-    found: list[float | None] = [None] * len(p_values)
-    highest = 0.0
-    for rank, (p, index) in enumerate(order):
-        highest = max(highest, min(1.0, (count - rank) * p))
-        found[index] = known(highest)
-    return found
-
-
-class Verdict(_Frozen):
-    """A difference with its corrected p-values, and what may be said about it."""
-
-    difference: Difference
-    p: float | None
-    p_equivalent: float | None
-    outcome: Outcome
-
-    @property
-    def within_margin(self) -> bool:
-        return self.p_equivalent is not None and self.p_equivalent < ALPHA
-
-    @property
-    def words(self) -> str:
-        margin = self.difference.margin
-        if self.outcome in ("better", "worse"):
-            return self.outcome + (f", by less than {margin:g}" if self.within_margin else "")
-        if self.outcome == "equivalent":
-            return f"no difference larger than {margin:g}"
-        return "not resolved"
-
-
-def judge(differences: Sequence[Difference], family: int | None = None) -> list[Verdict]:
-    """All tests of one family, corrected together; equivalences are a family of their own."""
-    corrected = holm([d.p for d in differences], family)
-    equivalent = holm([d.p_equivalent for d in differences], family)
-    return [
-        Verdict(difference=d, p=p, p_equivalent=q, outcome=_outcome(d, p, q))
-        for d, p, q in zip(differences, corrected, equivalent, strict=True)
-    ]
-
-
-def _outcome(difference: Difference, p: float | None, p_equivalent: float | None) -> Outcome:
-    if p is not None and p < ALPHA and difference.value:
-        return "better" if (difference.value > 0) == difference.higher_is_better else "worse"
-    if p_equivalent is not None and p_equivalent < ALPHA:
-        return "equivalent"
-    return "not resolved"
