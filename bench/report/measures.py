@@ -6,14 +6,17 @@ up in the cell here, so that no table or chart has to.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.record import Memory, PhaseRecord
+from bench.record import Memory, PhaseRecord, Prediction
 from bench.score import cost, quality
 from bench.score.quality import External, Quality
+from bench.score.resample import Sums
 from bench.score.throughput import Throughput, throughput
 from bench.spec import Cell
 from bench.store import Attempt
@@ -27,6 +30,16 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     n: int | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Every row's counts for each built-in metric.  A key is a row's id and its true answer: the
+    same key in two cells is the same row, even where the data behind an id were changed."""
+
+    keys: tuple[str, ...]
+    groups: tuple[str | None, ...]
+    sums: Mapping[str, Sums]
 
 
 @dataclass(frozen=True)
@@ -88,14 +101,22 @@ def pooled(estimates: Iterable[Estimate | None]) -> Estimate | None:
 
 def quality_of(
     cell: Cell, attempt: Attempt, extra: Mapping[str, External]
-) -> tuple[Quality | None, str | None]:
-    """(scores, why there are none)."""
-    if not attempt.predictions:
-        return None, "no predictions"
+) -> tuple[Quality | None, Answers | None, str | None]:
+    """(scores, per-row counts, why there are none)."""
+    predictions = attempt.predictions
+    if not predictions:
+        return None, None, "no predictions"
     try:
-        return quality.score(cell.dataset, attempt.predictions, extra=extra), None
+        scores, sums = quality.scored(cell.dataset, predictions, extra=extra)
     except ValueError as error:
-        return None, f"can't be scored: {error}"
+        return None, None, f"can't be scored: {error}"
+    groups = tuple(row.group for row in predictions)
+    return scores, Answers(tuple(map(_key, predictions)), groups, sums), None
+
+
+def _key(row: Prediction) -> str:
+    truth = json.dumps(row.reference, sort_keys=True, ensure_ascii=False)
+    return f"{row.id} {hashlib.sha256(truth.encode()).hexdigest()[:12]}"
 
 
 def training_of(cell: Cell, attempt: Attempt) -> Training | None:

@@ -234,8 +234,8 @@ def cut_rows(panels: Panels) -> list[str]:
 
 def always(panels: Panels) -> list[str]:
     return [
-        "Intervals are per cell, not per difference: two that overlap may still differ, and a "
-        "test on paired rows would say more."
+        "Intervals of scores are per cell: two that overlap may still differ. Only the paired "
+        "tests under Differences speak of differences."
     ]
 
 

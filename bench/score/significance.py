@@ -126,6 +126,10 @@ class Difference(_Frozen):
     higher_is_better: bool = True
 
     @property
+    def clustered(self) -> bool:
+        return self.units < self.n
+
+    @property
     def scope(self) -> Literal["rows", "rows and seeds"]:
         """What the interval allows for: other test rows, or also other training seeds."""
         return "rows" if self.se_seeds is None else "rows and seeds"
@@ -264,8 +268,9 @@ def randomisation(a: Side, b: Side) -> float:
     moves = [other.rows - own.rows for own, other in zip(ours, theirs, strict=True)]
     exact = 2**a.n <= ROUNDS + 1
     as_extreme = total = 0
+    widths = np.cumsum([move.shape[1] for move in moves])[:-1]
     for swap in _swaps(a.n, exact):
-        moved = [swap @ move for move in moves]
+        moved = np.split(swap @ np.hstack(moves), widths, axis=1)
         one = np.mean([s.finish(s.rows.sum(0) + m) for s, m in zip(ours, moved, strict=True)], 0)
         two = np.mean([s.finish(s.rows.sum(0) - m) for s, m in zip(theirs, moved, strict=True)], 0)
         differences = np.abs(one - two)
