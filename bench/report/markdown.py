@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pandas as pd
 
 from bench.record import Environment
-from bench.report import differences, show, tables
+from bench.report import differences, show, speeds, tables
 from bench.report.charts import CHARTS, Drawn
 from bench.report.compare import Panel
 from bench.report.headline import headline
@@ -45,6 +45,7 @@ def report(suite: str, panels: Sequence[Panel], charts: Sequence[Drawn]) -> str:
         chart("loss"),
         chart("speed"),
         _each(panels, tables.time),
+        _speeds(panels),
         "## What did not work, and why",
         _table(tables.failures(rows), "Every cell worked."),
         "## What ran",
@@ -108,6 +109,22 @@ def _legend(panels: Sequence[Panel]) -> str:
     if any(entry.unstable for panel in panels for entry in panel.entries):
         text += " ~: unstable, see Threats to validity."
     return text
+
+
+def _speeds(panels: Sequence[Panel]) -> str:
+    """Ratios and epochs; empty where nothing trained."""
+    timed = [panel for panel in panels if len(speeds.table(panel))]
+    if not timed:
+        return ""
+    return f"{SPEEDS}\n\n{_each(timed, speeds.table)}"
+
+
+SPEEDS = (
+    "Speed ÷ reference's: ratio of the medians of tokens/s, with a 95 % interval over blocks of "
+    "steps, only where machine, threads, versions and timing protocol agree. Epoch: step seconds "
+    "for every row of the train split, predicted from the counted steps; evaluation, loading and "
+    "saving come on top."
+)
 
 
 def _differences(panels: Sequence[Panel], chart: str) -> list[str]:

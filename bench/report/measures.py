@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.record import Memory, PhaseRecord, Prediction
+from bench.record import Environment, Memory, PhaseRecord, Prediction, StepEvent, TrainRecord
 from bench.score import cost, quality
 from bench.score.quality import External, Quality
 from bench.score.resample import Sums
-from bench.score.throughput import Throughput, throughput
+from bench.score.throughput import Throughput, counted_steps, throughput
 from bench.spec import Cell
 from bench.store import Attempt
 
@@ -57,6 +57,12 @@ class Training:
     validation: tuple[tuple[float, float], ...]  # (training seconds, loss) of each evaluation
     truncated_rows: int | None = None
     dropped_rows: int | None = None
+    counted: tuple[StepEvent, ...] = ()  # after warm-up: what speeds are taken from
+    sequences: int = 0
+    epoch_rows: int | None = None  # of the whole split, less what is dropped as too long
+    environment: Environment | None = None
+    threads: int | None = None
+    timing_protocol: int | None = None
 
     @property
     def first_validation(self) -> float | None:
@@ -145,7 +151,21 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
         validation=tuple((e.train_s, e.loss) for e in evaluations if e.loss is not None),
         truncated_rows=record.truncated_rows if record else None,
         dropped_rows=record.dropped_rows if record else None,
+        counted=tuple(counted_steps(steps, cell.budget.timing_warmup_steps)),
+        sequences=sum(event.sequences for event in steps),
+        epoch_rows=_epoch_rows(record),
+        environment=record.environment if record else None,
+        threads=record.threads if record else None,
+        timing_protocol=record.timing_protocol if record else None,
     )
+
+
+def _epoch_rows(record: TrainRecord | None) -> int | None:
+    """Rows that training on the whole split would use: as many are dropped as in the part run."""
+    if record is None or not record.split_rows or not record.train_rows:
+        return None
+    kept = record.train_rows / (record.train_rows + (record.dropped_rows or 0))
+    return round(record.split_rows * kept)
 
 
 def devices(cell: Cell) -> int:
