@@ -164,8 +164,12 @@ def _run_cells(cells: list[Cell], results: Path, fresh: bool, parallel: int) -> 
     from bench.run.progress import Progress
     from bench.run.runner import Run, run_suite
 
-    with Progress(console) as progress:
-        states = run_suite(cells, Run(results, progress, fresh, parallel))
+    try:
+        with Progress(console) as progress:
+            states = run_suite(cells, Run(results, progress, fresh, parallel))
+    except KeyboardInterrupt:
+        errors.print("interrupted: what is finished is kept; run the same command to go on")
+        raise typer.Exit(INTERRUPTED) from None
     counts = {status: sum(s.status is status for s in states) for status in Status}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     console.print(f"{len(states)} cells: {told}", markup=False)
@@ -236,9 +240,6 @@ def main() -> None:
     except UserError as error:
         errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("interrupted: what is finished is kept; run the same command to go on")
-        sys.exit(INTERRUPTED)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise

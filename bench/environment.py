@@ -67,8 +67,14 @@ def can_run(target: TargetSpec, here: Gpus) -> bool:
     """Whether this machine is the target: a CPU target always is, a GPU one by name and count."""
     if target.device == "cpu":
         return True
-    matching = [name for name in here.names if re.search(target.match or "", name)]
-    return len(matching) >= target.devices and target.nodes == 1
+    return len(matching(target, here)) == target.devices and target.nodes == 1
+
+
+def matching(target: TargetSpec, here: Gpus) -> list[int]:
+    """Indices of this machine's GPUs that are the target's: no more than it has."""
+    pattern = target.match or ""
+    found = [index for index, name in enumerate(here.names) if re.search(pattern, name)]
+    return found[: target.devices]
 
 
 def describe(here: Gpus) -> str:

@@ -464,9 +464,6 @@ class Budget(Spec):
         return self
 
 
-STRATEGIES = ("single", "ddp", "fsdp", "zero2", "zero3")
-
-
 class Strategy(Spec):
     """How work is placed.  `auto` picks the fastest strategy that is predicted to fit."""
 
@@ -565,7 +562,9 @@ class Cell(Spec):
 
     @property
     def data_parallel(self) -> int:
-        return 1 if self.strategy.name == "single" else self.target.devices * self.target.nodes
+        if self.strategy.name in ("auto", "single"):
+            return 1
+        return self.target.devices * self.target.nodes
 
     @model_validator(mode="after")
     def _possible(self) -> Cell:

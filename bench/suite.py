@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from bench.document import Document, explain_first, read_yaml, shown, validate
+from bench.document import Document, Location, explain_first, read_yaml, shown, validate
 from bench.errors import UserError, nearest
 from bench.spec import (
     Budget,
@@ -27,6 +27,7 @@ from bench.spec import (
     Reference,
     Rule,
     Spec,
+    Strategy,
     Suite,
     SuiteFile,
     TargetSpec,
@@ -34,6 +35,7 @@ from bench.spec import (
 )
 
 METHOD_KINDS = Path(__file__).parent / "worker" / "methods"
+STRATEGIES = Path(__file__).parent / "worker" / "strategies"
 
 S = TypeVar("S", bound=Spec)
 
@@ -51,6 +53,7 @@ def load(path: Path) -> Suite:
     datasets = _resolve(DatasetSpec, written.datasets, folder / "datasets", document, "datasets")
     targets = _resolve(TargetSpec, written.targets, folder / "targets", document, "targets")
     _check_kinds(methods, document)
+    _check_strategies(written, document)
     _check_files(datasets, folder.parent, document)
     _check_comparison(written, document, methods, datasets)
     _check_rules(written, document, (models, methods, datasets, targets))
@@ -234,7 +237,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_kinds(methods: Sequence[MethodSpec], document: Document) -> None:
-    kinds = {path.stem for path in METHOD_KINDS.glob("*.py")} - {"__init__"}
+    kinds = _file_names(METHOD_KINDS)
     for index, method in enumerate(methods):
         if method.kind not in kinds:
             where = document.where(("methods", index))
@@ -242,6 +245,24 @@ def _check_kinds(methods: Sequence[MethodSpec], document: Document) -> None:
                 f"{where}: method {method.name}: unknown kind {method.kind!r}. "
                 f"{nearest(method.kind, kinds)}"
             )
+
+
+def _check_strategies(written: SuiteFile, document: Document) -> None:
+    known = {"auto", *_file_names(STRATEGIES)}
+    places: dict[Location, Strategy] = {("strategy",): written.strategy}
+    for index, rule in enumerate(written.rules):
+        if rule.strategy:
+            places["rules", index, "strategy"] = rule.strategy
+    for place, strategy in places.items():
+        if strategy.name not in known:
+            raise UserError(
+                f"{document.where(place)}: strategy: no {strategy.name} yet. "
+                f"{nearest(strategy.name, known)}"
+            )
+
+
+def _file_names(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py")} - {"__init__"}
 
 
 def _check_files(datasets: Sequence[DatasetSpec], root: Path, document: Document) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Read when torch is first imported: spinning threads make a busy machine several times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ def run_phase(
     events = attempt / "events.jsonl"
     machine = environment.snapshot(parallel)
     store.append_line(events, {"event": "phase_start", "phase": phase, "t": time.time()})
-    watch = _Watch(_start(attempt, phase, parallel), cell.budget, events, on_event)
+    watch = _Watch(_start(cell, attempt, phase, parallel), cell.budget, events, on_event)
     killed_before = oom.kills()
     try:
         watch.until_end()
@@ -126,9 +126,8 @@ def _counted(attempt: Path, phase: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- the process
 
 
-def _start(attempt: Path, phase: str, parallel: int) -> subprocess.Popen[bytes]:
+def _start(cell: Cell, attempt: Path, phase: str, parallel: int) -> subprocess.Popen[bytes]:
     """A worker in a session of its own, so that the whole group can be ended."""
-    shared = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // parallel))}
     log = (attempt / "log.txt").open("ab")
     with log:
         return subprocess.Popen(
@@ -137,13 +136,21 @@ def _start(attempt: Path, phase: str, parallel: int) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={
-                **ENVIRONMENT,
-                **(shared if parallel > 1 else {}),
-                **os.environ,
-                "BENCH_PARENT_PID": str(os.getpid()),
-            },
+            env=_environment(cell, parallel),
         )
+
+
+def _environment(cell: Cell, parallel: int) -> dict[str, str]:
+    """The worker's variables; what the person has set counts more than what we would set."""
+    ours = dict(ENVIRONMENT)
+    if parallel > 1:
+        ours["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // parallel))
+    if cell.target.device == "cuda":
+        # Only as many GPUs as the target has, even where there are more
+        ours["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the driver's order, which the indices mean
+        indices = environment.matching(cell.target, environment.gpus())
+        ours["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in indices)
+    return {**ours, **os.environ, "BENCH_PARENT_PID": str(os.getpid())}
 
 
 @dataclass

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.errors import UserError
 from bench.spec import Cell, ModelSpec
-from bench.worker import methods, weights
+from bench.worker import methods, strategies, weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -45,6 +45,9 @@ def model(cell: Cell, trained: Path | None = None) -> Any:
     dtype, attention and quantisation are explicit: defaults differ between versions.
     """
     method = methods.module(cell.method.kind)
+    strategy = strategies.module(cell)
+    if reason := strategy.supports(cell):
+        raise UserError(reason)
     place, revision = _guarded(cell.model, lambda: weights.locate(cell.model))
     if trained and method.REPLACES_BASE:
         place, revision = str(trained), None
@@ -53,10 +56,10 @@ def model(cell: Cell, trained: Path | None = None) -> Any:
         "attn_implementation": cell.method.attention,
         "revision": revision,
         **method.load_arguments(cell.method),
+        **strategy.placement(cell),
     }
-    if cell.target.device == "cuda":
-        arguments["device_map"] = {"": torch.cuda.current_device()}
     loaded = _guarded(cell.model, lambda: AutoModelForCausalLM.from_pretrained(place, **arguments))
+    strategy.check(loaded)
     keep_4bit_layout(loaded)
     loaded.config.use_cache = False
     if hasattr(loaded.config, "output_router_logits"):

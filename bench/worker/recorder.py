@@ -113,7 +113,8 @@ def cuda() -> Any:
 def synchronize() -> None:
     device = cuda()
     if device:
-        device.synchronize()
+        for index in range(device.device_count()):
+            device.synchronize(index)
 
 
 def peaks() -> Memory:
@@ -121,8 +122,9 @@ def peaks() -> Memory:
     memory = Memory(host_bytes=host_peak_bytes())
     device = cuda()
     if device:
-        memory.allocated_bytes = device.max_memory_allocated()
-        memory.reserved_bytes = device.max_memory_reserved()
+        devices = range(device.device_count())  # the fullest one decides
+        memory.allocated_bytes = max(device.max_memory_allocated(i) for i in devices)
+        memory.reserved_bytes = max(device.max_memory_reserved(i) for i in devices)
         memory.device_bytes = driver_bytes()
     return memory
 
@@ -133,7 +135,8 @@ def reset_peaks() -> None:
             file.write("5")  # resets VmHWM only
     device = cuda()
     if device:
-        device.reset_peak_memory_stats()
+        for index in range(device.device_count()):
+            device.reset_peak_memory_stats(index)
 
 
 def host_peak_bytes() -> int:
@@ -150,17 +153,19 @@ def host_peak_bytes() -> int:
 
 
 def driver_bytes() -> int | None:
-    """What the driver reports for this process over all GPUs; None where it can't tell."""
+    """What the driver reports for this process on its fullest GPU; None where it can't tell."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        total = 0
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == os.getpid() and process.usedGpuMemory:
-                    total += process.usedGpuMemory
-        return total or None  # containers hide pids: nothing found is unknown, not zero
+        held = [
+            process.usedGpuMemory
+            for index in range(pynvml.nvmlDeviceGetCount())
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(
+                pynvml.nvmlDeviceGetHandleByIndex(index)
+            )
+            if process.pid == os.getpid() and process.usedGpuMemory
+        ]
     except pynvml.NVMLError:
         return None
+    return max(held, default=None)  # containers hide pids: nothing found is unknown, not zero

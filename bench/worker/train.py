@@ -60,8 +60,7 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
     trainer.evaluate()
     with recorder.stage("train"):
         trainer.train()
-    if trainer.meter.evaluated_at != trainer.meter.step:
-        trainer.evaluate()
+    trainer.evaluate()
     with recorder.stage("save"):
         folder = cache.trained(attempt)
         model.config.use_cache = True
@@ -197,7 +196,12 @@ class RecordingTrainer(SFTTrainer):
         return loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Validation loss in nats per answer token, whatever the batch size; off the clock."""
+        """Validation loss in nats per answer token, whatever the batch size; off the clock.
+
+        Once a step: the trainer asks again at the end of an epoch and of the training.
+        """
+        if self.meter.evaluated_at == self.meter.step:
+            return {}
         with self.recorder.stage("evaluate"):
             started = time.perf_counter()
             loss = validation_loss(self.model, self._validation_batches(), self.args.device)
@@ -354,9 +358,10 @@ def _cuda_bytes() -> dict[str, Any]:
     device = cuda()
     if not device:
         return {}
+    devices = range(device.device_count())
     return {
-        "allocated_bytes": device.memory_allocated(),
-        "reserved_bytes": device.memory_reserved(),
+        "allocated_bytes": max(device.memory_allocated(i) for i in devices),
+        "reserved_bytes": max(device.memory_reserved(i) for i in devices),
     }
 
 
