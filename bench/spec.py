@@ -172,10 +172,16 @@ class QuantizationSpec(Spec):
     storage_dtype: Literal["uint8", "bf16", "fp16", "fp32"] = "uint8"
 
 
+# Kinds that train nothing, and those of them that don't even look at a model.
+WITHOUT_MODEL = frozenset({"majority", "copy"})
+UNTRAINED = WITHOUT_MODEL | {"base"}
+
+
 class MethodSpec(Spec):
     """How weights adapt.  `kind` names the file in bench/worker/methods/ that does it."""
 
     notes: ClassVar[frozenset[str]] = frozenset({"title"})
+    later: ClassVar[frozenset[str]] = frozenset({"shots"})
 
     name: Slug
     title: str = ""
@@ -195,10 +201,15 @@ class MethodSpec(Spec):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     gradient_checkpointing: bool = True
     packing: bool = False
+    shots: NonNegative = Field(0, description="Answered examples in the prompt (kind base).")
 
     @property
     def trains(self) -> bool:
-        return self.kind != "base"
+        return self.kind not in UNTRAINED
+
+    @property
+    def needs_model(self) -> bool:
+        return self.kind not in WITHOUT_MODEL
 
     @model_validator(mode="after")
     def _parts_fit_kind(self) -> MethodSpec:
@@ -212,6 +223,10 @@ class MethodSpec(Spec):
             raise ValueError("full trains every weight: remove `adapter`, or use kind: lora")
         if self.trains and self.learning_rate is None:
             raise ValueError(f"{self.kind} trains, so it needs a `learning_rate`")
+        if self.shots and self.kind != "base":
+            raise ValueError(
+                f"{self.kind} takes no `shots`: examples in the prompt are for kind: base"
+            )
         if self.packing and self.attention != "flash_attention_2":
             raise ValueError(
                 "packing needs attention: flash_attention_2; other kernels let packed examples "

@@ -178,11 +178,13 @@ class Panel:
         return sorted({g for row in self.rows if row.quality for g in row.quality.groups})
 
     def base(self, entry: Entry) -> Entry | None:
-        """The untuned run of an entry's model, where it is one that counts."""
-        for other in self.entries:
-            if other.model == entry.model and not other.cell.method.trains and other.good:
-                return other
-        return None
+        """The untuned run of an entry's model that counts, with the fewest examples shown."""
+        untuned = [
+            other
+            for other in self.entries
+            if other.model == entry.model and other.cell.method.kind == "base" and other.good
+        ]
+        return min(untuned, key=lambda other: other.cell.method.shots, default=None)
 
     @property
     def comparison(self) -> Comparison:

@@ -13,7 +13,7 @@ from bench.score.components import components
 from bench.score.significance import Difference
 from bench.score.spread import spread
 
-ON_THE_PAGE = frozenset({"base", "reference", "best", "A is best"})
+ON_THE_PAGE = frozenset({"trivial", "base", "reference", "best", "best is A"})
 FEW = 10  # differing rows; with 4, all one way, an interval excludes 0 at an exact p of 0.125
 
 
@@ -44,7 +44,7 @@ def _line(pair: Pair, several: bool) -> dict[str, str]:
     line = {
         "A": _label(pair.a, several),
         "B": _label(pair.b, several),
-        "B is the": ", ".join(role for role in pair.roles if role != "A is best") or "",
+        "B is the": ", ".join(role for role in pair.roles if role != "best is A") or "",
     }
     found, verdict = pair.difference, pair.verdict
     if found is None or verdict is None:

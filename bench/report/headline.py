@@ -77,7 +77,11 @@ def _label(panel: Panel, entry: Entry) -> str:
 def _cheapest(
     panel: Panel, ranked: Sequence[tuple[Entry, Estimate]]
 ) -> tuple[Entry, Estimate] | None:
-    costs = [(panel.effort(entry), entry, quality) for entry, quality in ranked]
+    costs = [
+        (panel.effort(entry), entry, quality)
+        for entry, quality in ranked
+        if entry.cell.method.needs_model
+    ]
     known = [(c.value, e, q) for c, e, q in costs if c is not None and c.value is not None]
     if not known:
         return None

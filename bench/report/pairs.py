@@ -78,7 +78,10 @@ class _Tests:
         return replace(pair, difference=found, reason=None if found else "undefined on these rows")
 
     def _rank(self, entry: Entry, best: Entry, *models: str) -> int:
-        """Low ranks are what others are held against: base, then the reference, then the best."""
+        """Low ranks are what others are held against: trivial answers, base, the reference, the
+        best."""
+        if not entry.cell.method.needs_model:
+            return -1
         if len(set(models)) > 1:
             return 0 if entry is best else 3
         if entry is self.panel.base(entry):
@@ -88,12 +91,14 @@ class _Tests:
         return 2 + self.panel.entries.index(entry)
 
     def _roles(self, a: Entry, b: Entry, best: Entry) -> Iterator[str]:
+        if not b.cell.method.needs_model:
+            yield "trivial"
         if b is self.panel.base(a):
             yield "base"
         if a.model == b.model and b.cell.method.name == self.panel.comparison.reference:
             yield "reference"
         if best in (a, b):
-            yield "best" if b is best else "A is best"
+            yield "best" if b is best else "best is A"
 
     def _side(self, entry: Entry, metric: str, shared: Rows) -> Side:
         key = (id(entry), metric, shared)
