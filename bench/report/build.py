@@ -13,7 +13,7 @@ from bench.report import compare, differences, markdown, pairs, tables
 from bench.report.charts import draw_all
 from bench.report.external import externals
 from bench.report.rows import rows
-from bench.store import read_suite
+from bench.store import read_hygiene, read_suite
 
 
 def build(results: Path, suite: str) -> Path:
@@ -30,7 +30,7 @@ def build(results: Path, suite: str) -> Path:
     _write(folder / "summary.csv", tables.csv(tables.summary(made)))
     _write(folder / "differences.csv", tables.csv(differences.everything(panels)))
     path = folder / "report.md"
-    _write(path, markdown.report(suite, panels, charts))
+    _write(path, markdown.report(suite, panels, charts, read_hygiene(results, suite)))
     return path
 
 

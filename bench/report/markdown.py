@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
 from bench.record import Environment
-from bench.report import differences, show, speeds, tables
+from bench.report import datasets, differences, show, speeds, tables
 from bench.report.charts import CHARTS, Drawn
 from bench.report.compare import Panel
 from bench.report.headline import headline
 from bench.report.rows import Row
 from bench.report.threats import machine, threats
+from bench.score.hygiene import Hygiene
 from bench.spec import TargetSpec
 
 
-def report(suite: str, panels: Sequence[Panel], charts: Sequence[Drawn]) -> str:
-    """The whole page."""
+def report(
+    suite: str,
+    panels: Sequence[Panel],
+    charts: Sequence[Drawn],
+    checked: Mapping[str, Hygiene] | None = None,
+) -> str:
+    """The whole page.  `checked`: what is known of each dataset's rows."""
+    found = checked or {}
     rows = [row for panel in panels for row in panel.rows]
 
     def chart(kind: str) -> str:
@@ -51,10 +58,11 @@ def report(suite: str, panels: Sequence[Panel], charts: Sequence[Drawn]) -> str:
         "## What ran",
         "Counted on the model itself, not copied from the settings.",
         _table(tables.weights(rows), "No cell left an audit."),
+        *(["## Data", tables.markdown(datasets.table(found))] if found else []),
         "## How it was measured",
         _list(protocol(panels)),
         "## Threats to validity",
-        _list(threats(panels)),
+        _list([*datasets.warnings(panels, found), *threats(panels)]),
         "## Where the numbers come from",
         "Everything above can be recomputed from these files; "
         "[summary.csv](summary.csv) has one row a cell.",
