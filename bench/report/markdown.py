@@ -241,6 +241,10 @@ def protocol(panels: Sequence[Panel]) -> list[str]:
             "and doesn't predict it."
         )
     lines.append(
+        "Each figure's n, interval and protocol, and its recomputation with pandas: "
+        "`docs/numbers.md`."
+    )
+    lines.append(
         "A cell that is not ok, or whose audit found a problem, is shown but enters no "
         "comparison, mean or Pareto set."
     )
