@@ -117,7 +117,7 @@ def run(
         raise typer.Exit(CANNOT_RUN_HERE)
     if len(runnable) < len(cells):
         console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
-    failed = _run_cells(runnable, results, fresh, found.parallel_cells)
+    failed = _run_cells(runnable, results, fresh)
     from bench.report.build import build
 
     console.print(f"report: {build(results, found.name)}", markup=False, soft_wrap=True)
@@ -178,7 +178,7 @@ def _check_data(found: Suite, results: Path) -> None:
             errors.print(f"  warning: {warning}", markup=False, soft_wrap=True, style="yellow")
 
 
-def _run_cells(cells: list[Cell], results: Path, fresh: bool, parallel: int) -> bool:
+def _run_cells(cells: list[Cell], results: Path, fresh: bool) -> bool:
     """Run, tell how it went; returns whether any cell ended in an error."""
     from bench.record import Status
     from bench.run.progress import Progress
@@ -186,7 +186,7 @@ def _run_cells(cells: list[Cell], results: Path, fresh: bool, parallel: int) -> 
 
     try:
         with Progress(console) as progress:
-            states = run_suite(cells, Run(results, progress, fresh, parallel))
+            states = run_suite(cells, Run(results, progress, fresh))
     except KeyboardInterrupt:
         errors.print("interrupted: what is finished is kept; run the same command to go on")
         raise typer.Exit(INTERRUPTED) from None

@@ -85,7 +85,7 @@ def describe(here: Gpus) -> str:
     return ", ".join(f"{count} × {name}" for name, count in counts.items())
 
 
-def snapshot(parallel_cells: int = 1) -> Environment:
+def snapshot() -> Environment:
     """Everything that may explain a difference between two runs."""
     found = gpus()
     commit, dirty = _git()
@@ -101,7 +101,6 @@ def snapshot(parallel_cells: int = 1) -> Environment:
         driver=found.driver,
         cuda=found.cuda,
         packages=_packages(),
-        parallel_cells=parallel_cells,
         load_average=round(os.getloadavg()[0], 2),
         git_commit=commit,
         git_dirty=dirty,

@@ -71,7 +71,6 @@ class Environment(Record):
     driver: str | None = None
     cuda: str | None = None
     packages: dict[str, str] = {}
-    parallel_cells: int = Field(1, description="Cells that shared the machine; 1 is fair.")
     load_average: float | None = Field(None, description="1 minute, when the phase started.")
     git_commit: str | None = None
     git_dirty: bool | None = None

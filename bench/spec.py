@@ -91,7 +91,9 @@ class TinyWeights(Spec):
 
     kind: Literal["tiny"]
     corpus: str = Field(description="JSONL file, relative to the project.")
-    column: str = "message"
+    columns: tuple[str, ...] = Field(
+        ("message", "reply"), description="Texts to model; never a question with its answer."
+    )
     vocab_size: Positive = 1024
     steps: Positive = 200
     seed: int = 0
@@ -533,9 +535,6 @@ class SuiteFile(BaseModel):
     targets: tuple[Slug | Reference, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     strategy: Strategy = Strategy()
-    parallel_cells: Positive = Field(
-        1, description="More than 1 saves time on a CPU and makes its speeds worthless."
-    )
     budget: Budget
     converged: ConvergenceTarget | None = None
     comparison: Comparison = Comparison()
@@ -622,6 +621,5 @@ class Suite(BaseModel):
     version: int
     title: str
     path: str
-    parallel_cells: int = 1
     cells: tuple[Cell, ...]
     excluded: tuple[tuple[str, str], ...] = Field((), description="(what, reason)")

@@ -82,7 +82,6 @@ def load(path: Path) -> Suite:
         version=written.version,
         title=written.title,
         path=str(path),
-        parallel_cells=written.parallel_cells,
         cells=tuple(cells),
         excluded=tuple(excluded),
     )

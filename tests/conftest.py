@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Read when torch is first imported: spinning threads make a busy machine several times slower.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Read when torch is first imported; see bench/run/process.py
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,7 @@ A worker that dies without a last word is classified from the outside.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,39 +18,29 @@ import psutil
 
 from bench import environment, store
 from bench.record import GenerateRecord, Memory, PhaseRecord, Status, TrainRecord
-from bench.run import oom
+from bench.run import oom, process
 from bench.spec import Budget, Cell
 
 POLL_S = 0.1
 KINDS: dict[str, type[PhaseRecord]] = {"train": TrainRecord, "generate": GenerateRecord}
-# Threads that spin while they wait make a busy machine several times slower (measured: a tiny
-# model's steps 2.5 times, with two neighbours on two cores) and a quiet one at most 25 % faster.
-ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
-STOP = threading.Event()
 OnEvent = Callable[[dict[str, Any]], None]
 
 
-class Stopped(Exception):
-    """The runner is being interrupted; the phase has no end and can resume."""
-
-
-def run_phase(
-    cell: Cell, attempt: Path, phase: str, on_event: OnEvent, parallel: int = 1
-) -> PhaseRecord:
+def run_phase(cell: Cell, attempt: Path, phase: str, on_event: OnEvent) -> PhaseRecord:
     """Run a phase to its end, whatever that is, and write its record.
 
-    Raises Stopped after `STOP` was set: the worker is ended and no record is written.
+    An interrupt (Ctrl-C) ends the worker, writes no record and goes on up: the phase can resume.
     """
     events = attempt / "events.jsonl"
-    machine = environment.snapshot(parallel)
+    machine = environment.snapshot()
     store.append_line(events, {"event": "phase_start", "phase": phase, "t": time.time()})
-    watch = _Watch(_start(cell, attempt, phase, parallel), cell.budget, events, on_event)
+    watch = _Watch(process.start(cell, attempt, phase), cell.budget, events, on_event)
     killed_before = oom.kills()
     try:
         watch.until_end()
     finally:
-        watch.kill()
-    death = watch.death or _death(watch.process, oom.kills() > killed_before, attempt / "log.txt")
+        process.kill(watch.worker)
+    death = watch.death or _death(watch.worker, oom.kills() > killed_before, attempt / "log.txt")
     record = compose(attempt, phase, death)
     record.environment = machine
     record.memory["process"] = Memory(host_bytes=watch.peak_bytes or None)
@@ -123,41 +108,14 @@ def _counted(attempt: Path, phase: str) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- the process
-
-
-def _start(cell: Cell, attempt: Path, phase: str, parallel: int) -> subprocess.Popen[bytes]:
-    """A worker in a session of its own, so that the whole group can be ended."""
-    log = (attempt / "log.txt").open("ab")
-    with log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", phase, str(attempt.resolve())],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=_environment(cell, parallel),
-        )
-
-
-def _environment(cell: Cell, parallel: int) -> dict[str, str]:
-    """The worker's variables; what the person has set counts more than what we would set."""
-    ours = dict(ENVIRONMENT)
-    if parallel > 1:
-        ours["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // parallel))
-    if cell.target.device == "cuda":
-        # Only as many GPUs as the target has, even where there are more
-        ours["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the driver's order, which the indices mean
-        indices = environment.matching(cell.target, environment.gpus())
-        ours["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in indices)
-    return {**ours, **os.environ, "BENCH_PARENT_PID": str(os.getpid())}
+# ---------------------------------------------------------------- watching
 
 
 @dataclass
 class _Watch:
     """Follows a worker: its events, its memory, its limits."""
 
-    process: subprocess.Popen[bytes]
+    worker: process.Worker
     budget: Budget
     events: Path
     on_event: OnEvent
@@ -168,18 +126,11 @@ class _Watch:
 
     def until_end(self) -> None:
         self._offset = self.events.stat().st_size
-        while self.process.poll() is None and not self.death:
-            if STOP.wait(POLL_S):
-                raise Stopped
+        while self.worker.poll() is None and not self.death:
+            time.sleep(POLL_S)
             self._tell()
             self.death = self._over_limit(self._measure())
         self._tell()
-
-    def kill(self) -> None:
-        """End the whole group; nothing of it may go on holding memory."""
-        with contextlib.suppress(ProcessLookupError):  # it ended by itself
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
     def _tell(self) -> None:
         """Pass on the whole lines that were appended since the last look."""
@@ -195,9 +146,9 @@ class _Watch:
         """Resident bytes of the worker and its descendants now (shared pages count for each)."""
         total = 0
         try:
-            root = psutil.Process(self.process.pid)
-            for process in (root, *root.children(recursive=True)):
-                total += process.memory_info().rss
+            root = psutil.Process(self.worker.pid)
+            for member in (root, *root.children(recursive=True)):
+                total += member.memory_info().rss
         except psutil.NoSuchProcess:
             pass  # it ended while we looked
         self.peak_bytes = max(self.peak_bytes, total)
@@ -214,11 +165,9 @@ class _Watch:
         return None
 
 
-def _death(
-    process: subprocess.Popen[bytes], kernel_killed: bool, log: Path
-) -> tuple[Status, str] | None:
+def _death(worker: process.Worker, kernel_killed: bool, log: Path) -> tuple[Status, str] | None:
     """What an exit code says about a worker that left no last word; None where it left one."""
-    code = process.returncode
+    code = worker.wait()
     if code == 0:
         return None
     if code == -signal.SIGKILL and kernel_killed:

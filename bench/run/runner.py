@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,33 +42,17 @@ class Run:
     results: Path
     progress: Progress
     fresh: bool = False
-    parallel: int = 1
 
 
 def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
-    """Run every cell that isn't finished, in order.
-
-    An interrupt, or an error that is nobody's result (a full disk), ends all workers and goes up.
-    """
+    """Run every cell that isn't finished, in order.  Interrupts go up to the caller."""
     todo = [cell for cell in cells if how.fresh or not finished(cell, how.results)]
     how.progress.begin(total=len(cells), done=len(cells) - len(todo))
-    launch.STOP.clear()
-    with ThreadPoolExecutor(how.parallel) as pool:
-        futures = [pool.submit(_run_shown, cell, how) for cell in todo]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            launch.STOP.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    for cell in todo:
+        how.progress.cell_begins(cell)
+        record = run_cell(cell, how)
+        how.progress.cell_ends(cell, record)
     return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
-
-
-def _run_shown(cell: Cell, how: Run) -> None:
-    how.progress.cell_begins(cell)
-    record = run_cell(cell, how)
-    how.progress.cell_ends(cell, record)
 
 
 def run_cell(cell: Cell, how: Run) -> PhaseRecord:
@@ -97,7 +80,7 @@ def _phase(cell: Cell, attempt: Path, phase: str, how: Run) -> PhaseRecord:
     for name in ("events.jsonl", "predictions.jsonl"):
         store.cut_torn_line(attempt / name)
     follow = how.progress.phase_begins(cell, phase)
-    return launch.run_phase(cell, attempt, phase, follow, how.parallel)
+    return launch.run_phase(cell, attempt, phase, follow)
 
 
 def finished(cell: Cell, results: Path, *, retry: bool = True) -> Finished | None:

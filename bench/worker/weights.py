@@ -103,7 +103,7 @@ def _from_gguf(model: ModelSpec, weights: PackageWeights, folder: Path) -> None:
 
 
 def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
-    """Own tokenizer and a short language modelling of the corpus's texts (never its answers)."""
+    """Own tokenizer and a short language modelling of the corpus, each text by itself."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -130,12 +130,13 @@ def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
 def _texts(model: ModelSpec, weights: TinyWeights) -> list[str]:
     try:
         with open(weights.corpus, encoding="utf-8") as file:
-            return [json.loads(line)[weights.column] for line in file]
+            rows = [json.loads(line) for line in file]
+        return [row[column] for column in weights.columns for row in rows]
     except FileNotFoundError:
         raise UserError(f"model {model.name}: no corpus {weights.corpus}") from None
-    except KeyError:
+    except KeyError as error:
         raise UserError(
-            f"model {model.name}: corpus {weights.corpus} has no column {weights.column}"
+            f"model {model.name}: corpus {weights.corpus} has no column {error}"
         ) from None
 
 

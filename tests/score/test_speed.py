@@ -19,7 +19,8 @@ MACHINE = Environment(
 
 
 def setting(threads: int = 8, protocol: int = 1, **fields: object) -> Setting:
-    return Setting(MACHINE.model_copy(update=fields), threads, protocol)
+    machine = Environment.model_validate(MACHINE.model_dump() | fields)
+    return Setting(machine, threads, protocol)
 
 
 def test_the_same_kind_of_machine_may_be_another_one() -> None:
