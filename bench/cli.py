@@ -63,7 +63,14 @@ def list_(
 
 
 @app.command()
-def check(suite: SuiteName, as_json: Json = False) -> None:
+def check(
+    suite: SuiteName,
+    data: Annotated[
+        bool, typer.Option("--data", help="Read the rows too: duplicates, leaks, lengths.")
+    ] = False,
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
     """Resolve a suite and say how many cells it has, or what is wrong and where."""
     from bench import suite as suites
     from bench.score.quality import validate_metrics
@@ -86,6 +93,8 @@ def check(suite: SuiteName, as_json: Json = False) -> None:
     else:
         numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if key != "suite")
         console.print(f"{found.path}: ok: {numbers.replace('left_out', 'left out')}", markup=False)
+    if data:
+        _check_data(found, results)
 
 
 @app.command()
@@ -156,6 +165,17 @@ def add_model(
 
 
 # ---------------------------------------------------------------- helpers
+
+
+def _check_data(found: Suite, results: Path) -> None:
+    """Warnings go to stderr, so that `--json` stays JSON."""
+    from bench.run.inspection import inspect
+
+    for hygiene in inspect(found.cells, results):
+        sizes = ", ".join(f"{split.rows} {name}" for name, split in hygiene.splits.items())
+        errors.print(f"{hygiene.dataset}: {sizes} rows", markup=False, soft_wrap=True)
+        for warning in hygiene.warnings:
+            errors.print(f"  warning: {warning}", markup=False, soft_wrap=True, style="yellow")
 
 
 def _run_cells(cells: list[Cell], results: Path, fresh: bool) -> bool:

@@ -16,6 +16,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 1
+# Counts changes of how a step is timed (what is on the clock, what is synchronised, which tokens):
+# speeds of two protocols are never compared.
+TIMING_PROTOCOL = 1
 
 
 class Status(StrEnum):
@@ -123,7 +126,9 @@ class TrainRecord(PhaseRecord):
     tokens: int = Field(0, description="Non-padding input tokens.")
     padded_tokens: int = Field(0, description="Input tokens with padding.")
     supervised_tokens: int = 0
+    timing_protocol: int = Field(1, description="Of the worker that ran; see TIMING_PROTOCOL.")
     train_rows: int | None = None
+    split_rows: int | None = Field(None, description="Rows of the whole train split.")
     rows_fingerprint: str | None = Field(None, description="Hash of the rows used.")
     truncated_rows: int | None = None
     dropped_rows: int | None = Field(None, description="Nothing left to learn after truncation.")

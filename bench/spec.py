@@ -28,17 +28,21 @@ class Spec(BaseModel):
 
     `notes` names the fields that describe but don't influence a run (titles, prices, sources); they
     stay out of a cell's identity, so that a corrected price doesn't repeat a finished run.
+    `later` names fields that came after the first results: at their default they stay out too, so
+    that the cells of those results keep their ids.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     notes: ClassVar[frozenset[str]] = frozenset()
+    later: ClassVar[frozenset[str]] = frozenset()
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide what a run does, as plain JSON values."""
         return {
             name: _identity(getattr(self, name))
-            for name in type(self).model_fields
+            for name, field in type(self).model_fields.items()
             if name not in self.notes
+            and not (name in self.later and getattr(self, name) == field.default)
         }
 
 
@@ -170,10 +174,16 @@ class QuantizationSpec(Spec):
     storage_dtype: Literal["uint8", "bf16", "fp16", "fp32"] = "uint8"
 
 
+# Kinds that train nothing, and those of them that don't even look at a model.
+WITHOUT_MODEL = frozenset({"majority", "copy"})
+UNTRAINED = WITHOUT_MODEL | {"base"}
+
+
 class MethodSpec(Spec):
     """How weights adapt.  `kind` names the file in bench/worker/methods/ that does it."""
 
     notes: ClassVar[frozenset[str]] = frozenset({"title"})
+    later: ClassVar[frozenset[str]] = frozenset({"shots"})
 
     name: Slug
     title: str = ""
@@ -193,10 +203,15 @@ class MethodSpec(Spec):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     gradient_checkpointing: bool = True
     packing: bool = False
+    shots: NonNegative = Field(0, description="Answered examples in the prompt (kind base).")
 
     @property
     def trains(self) -> bool:
-        return self.kind != "base"
+        return self.kind not in UNTRAINED
+
+    @property
+    def needs_model(self) -> bool:
+        return self.kind not in WITHOUT_MODEL
 
     @model_validator(mode="after")
     def _parts_fit_kind(self) -> MethodSpec:
@@ -210,6 +225,10 @@ class MethodSpec(Spec):
             raise ValueError("full trains every weight: remove `adapter`, or use kind: lora")
         if self.trains and self.learning_rate is None:
             raise ValueError(f"{self.kind} trains, so it needs a `learning_rate`")
+        if self.shots and self.kind != "base":
+            raise ValueError(
+                f"{self.kind} takes no `shots`: examples in the prompt are for kind: base"
+            )
         if self.packing and self.attention != "flash_attention_2":
             raise ValueError(
                 "packing needs attention: flash_attention_2; other kernels let packed examples "
@@ -402,6 +421,36 @@ class ConvergenceTarget(Spec):
         return self
 
 
+class Comparison(Spec):
+    """How the report compares methods: what with, and what counts as no difference.
+
+    δ, the margin, is yours to choose before you look: the largest loss of quality that wouldn't
+    change your decision.  Without one the report calls nothing "as good as" anything.
+    """
+
+    reference: Slug = Field("full", description="Method that all others are compared with.")
+    margin: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="δ as a share of a metric's scale: 0.02 is 2 points of accuracy or BLEU."
+    )
+    margins: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="δ of single metrics, `field.metric`, in the metric's own units."
+    )
+    cluster: Literal["row", "group"] = Field(
+        "row", description="group: rows of a group aren't independent, so whole groups are drawn."
+    )
+
+    def delta(self, metric: str) -> float | None:
+        """δ of a metric, in its own units."""
+        if metric in self.margins:
+            return self.margins[metric]
+        return None if self.margin is None else self.margin * scale(metric)
+
+
+def scale(metric: str) -> float:
+    """The highest value of a metric: 1, but 100 for BLEU."""
+    return 100.0 if metric.rpartition(".")[2] == "bleu" else 1.0
+
+
 class Budget(Spec):
     """How much each cell may train, evaluate and use."""
 
@@ -488,13 +537,16 @@ class SuiteFile(BaseModel):
     strategy: Strategy = Strategy()
     budget: Budget
     converged: ConvergenceTarget | None = None
+    comparison: Comparison = Comparison()
     rules: tuple[Rule, ...] = ()
 
 
 class Cell(Spec):
     """One point of the matrix, fully resolved: no default is left implicit."""
 
-    notes: ClassVar[frozenset[str]] = frozenset({"suite", "suite_version", "converged"})
+    notes: ClassVar[frozenset[str]] = frozenset(
+        {"suite", "suite_version", "converged", "comparison"}
+    )
 
     schema_version: Literal[1] = 1
     suite: Slug
@@ -507,6 +559,7 @@ class Cell(Spec):
     budget: Budget
     seed: int
     converged: ConvergenceTarget | None = None
+    comparison: Comparison = Comparison()
 
     @property
     def id(self) -> str:

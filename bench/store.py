@@ -3,6 +3,7 @@
     results/<suite>/<cell-id>/cell.json
     results/<suite>/<cell-id>/attempt-001/{events.jsonl,audit.json,train.json,generate.json,
                                            predictions.jsonl,log.txt}
+    results/<suite>/data/<dataset>.json    what `bench check --data` found about its rows
 
 A finished record is never overwritten; a torn last line of a JSONL file is skipped.
 """
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
@@ -33,6 +34,9 @@ from bench.record import (
     TrainRecord,
 )
 from bench.spec import Cell
+
+if TYPE_CHECKING:
+    from bench.score.hygiene import Hygiene
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -210,6 +214,19 @@ class CellResult:
 
 def cell_folder(results: Path, cell: Cell) -> Path:
     return results / cell.suite / cell.id
+
+
+def hygiene_file(results: Path, suite: str, dataset: str) -> Path:
+    return results / suite / "data" / f"{dataset}.json"
+
+
+def read_hygiene(results: Path, suite: str) -> dict[str, Hygiene]:
+    """What was found about the rows of each dataset; empty where nobody looked."""
+    from bench.score.hygiene import Hygiene  # brings numpy along, which `bench list` needs not
+
+    files = sorted((results / suite / "data").glob("*.json"))
+    records = [read_record(Hygiene, path) for path in files]
+    return {record.dataset: record for record in records if record}
 
 
 def read_suite(results: Path, suite: str) -> list[CellResult]:

@@ -55,6 +55,7 @@ def load(path: Path) -> Suite:
     _check_kinds(methods, document)
     _check_strategies(written, document)
     _check_files(datasets, folder.parent, document)
+    _check_comparison(written, document, methods, datasets)
     _check_rules(written, document, (models, methods, datasets, targets))
     matrix = itertools.product(
         enumerate(targets), enumerate(models), enumerate(datasets), enumerate(methods)
@@ -159,6 +160,7 @@ class _Point:
                 budget=Budget.model_validate(budget),
                 seed=seed,
                 converged=self.written.converged,
+                comparison=self.written.comparison,
             )
 
 
@@ -272,6 +274,30 @@ def _check_files(datasets: Sequence[DatasetSpec], root: Path, document: Document
                     f"{where}: dataset {dataset.name}: no file {shown(root / file)} "
                     "(paths are relative to the folder that holds suites/)"
                 )
+
+
+def _check_comparison(
+    written: SuiteFile,
+    document: Document,
+    methods: Sequence[MethodSpec],
+    datasets: Sequence[DatasetSpec],
+) -> None:
+    """Names that a person wrote must exist; the default reference may be missing."""
+    comparison = written.comparison
+    names = [method.name for method in methods]
+    if "reference" in comparison.model_fields_set and comparison.reference not in names:
+        where = document.where(("comparison", "reference"))
+        raise UserError(
+            f"{where}: comparison: this suite has no method {comparison.reference!r}. "
+            f"{nearest(comparison.reference, names)}"
+        )
+    known = [f"{f.name}.{metric}" for d in datasets for f in d.answer for metric in f.metrics]
+    for metric in comparison.margins:
+        if metric not in known:
+            where = document.where(("comparison", "margins", metric))
+            raise UserError(
+                f"{where}: comparison: no dataset has a metric {metric!r}. {nearest(metric, known)}"
+            )
 
 
 def _check_rules(written: SuiteFile, document: Document, lists: Sequence[Sequence[Spec]]) -> None:

@@ -12,6 +12,7 @@ from bench.errors import UserError
 from bench.spec import Cell
 
 from .conftest import ROOT
+from .report.made import cell as made_cell
 
 MINIMAL = """\
 name: mini
@@ -187,3 +188,35 @@ def test_only_selects(project: Path, only: str | None, ids: list[str]) -> None:
 def test_only_refuses_what_it_does_not_know(project: Path, only: str, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         suite.select(load(project, MINIMAL).cells, only)
+
+
+# ---------------------------------------------------------------- comparison
+
+COMPARED = MINIMAL + "comparison: {reference: lora, margin: 0.02, margins: {reply.bleu: 1.5}}\n"
+
+
+def test_a_margin_changes_no_cells_identity(project: Path) -> None:
+    plain, compared = load(project, MINIMAL), load(project, COMPARED)
+    assert [cell.id for cell in plain.cells] == [cell.id for cell in compared.cells]
+    asked = compared.cells[0].comparison
+    assert (asked.reference, asked.delta("intent.f1")) == ("lora", 0.02)
+    assert asked.delta("reply.bleu") == 1.5
+    assert asked.model_copy(update={"margins": {}}).delta("reply.bleu") == 2.0
+    assert plain.cells[0].comparison.delta("intent.f1") is None
+
+
+def test_a_reference_that_is_no_method_is_an_error(project: Path) -> None:
+    message = error(project, MINIMAL + "comparison:\n  reference: lore\n")
+    assert message.endswith(
+        "mini.yaml:14: comparison: this suite has no method 'lore'. Did you mean lora?"
+    ), message
+
+
+def test_a_margin_of_an_unknown_metric_is_an_error(project: Path) -> None:
+    message = error(project, MINIMAL + "comparison:\n  margins:\n    reply.blue: 1\n")
+    assert "mini.yaml:15: comparison: no dataset has a metric 'reply.blue'" in message, message
+
+
+def test_ids_of_the_first_results_still_hold() -> None:
+    """Golden: a field that a spec gained later must not change what finished cells are called."""
+    assert made_cell("m", "lora").id == "m_lora_desk_cpu_s0_b125c6fa"

@@ -1,4 +1,4 @@
-"""results/<suite>/ → results/<suite>/report/: report.md, summary.csv and charts.
+"""results/<suite>/ → results/<suite>/report/: report.md, summary.csv, differences.csv and charts.
 
 Reads results/ and nothing else; the same results give the same bytes.
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.report import compare, markdown, tables
+from bench.report import compare, differences, markdown, pairs, tables
 from bench.report.charts import draw_all
 from bench.report.external import externals
 from bench.report.rows import rows
-from bench.store import read_suite
+from bench.store import read_hygiene, read_suite
 
 
 def build(results: Path, suite: str) -> Path:
@@ -24,12 +24,13 @@ def build(results: Path, suite: str) -> Path:
     found = read_suite(results, suite)
     extra = externals((result.cell.dataset for result in found), project=results.resolve().parent)
     made = rows(found, extra)
-    panels = compare.panels(made)
+    panels = pairs.tested(compare.panels(made))
     folder = results / suite / "report"
     charts = draw_all(panels, folder / "charts")
     _write(folder / "summary.csv", tables.csv(tables.summary(made)))
+    _write(folder / "differences.csv", tables.csv(differences.everything(panels)))
     path = folder / "report.md"
-    _write(path, markdown.report(suite, panels, charts))
+    _write(path, markdown.report(suite, panels, charts, read_hygiene(results, suite)))
     return path
 
 

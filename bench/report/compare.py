@@ -1,8 +1,8 @@
 """What may stand beside what: seeds of one question together, and which questions win.
 
 Comparisons stay inside one dataset and one target.  Only rows that are what they are called
-(`Row.comparable`) enter; the others are shown, with their reason.  Overlapping intervals are
-called that and no more: a test of differences needs the rows in pairs.
+(`Row.comparable`) enter; the others are shown, with their reason.  Whether a difference is more
+than noise, `bench/report/pairs.py` asks on the rows in pairs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from statistics import fmean
 from bench.report.measures import Estimate, pooled
 from bench.report.rows import Row
 from bench.score.cost import pareto_frontier
-from bench.spec import Cell
+from bench.score.significance import Difference
+from bench.score.verdicts import Verdict
+from bench.spec import Cell, Comparison
 
 # Metrics of `evaluate` that count errors; all others are better when higher.
-LOWER_IS_BETTER = frozenset({"cer", "mae", "mse", "perplexity", "rmse", "ter", "wer"})
+LOWER_IS_BETTER = frozenset(
+    {"cer", "invalid_rate", "mae", "mse", "perplexity", "rmse", "ter", "wer"}
+)
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,29 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Entry A against entry B by one metric, or the reason why not.
+
+    `roles`: what B is to A (base, reference, best).  `family`: how many pairs Holm's correction
+    counted.
+    """
+
+    a: Entry
+    b: Entry
+    metric: str
+    roles: tuple[str, ...] = ()
+    difference: Difference | None = None
+    verdict: Verdict | None = None
+    family: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class Panel:
     """All entries of one dataset on one target: they may be compared with each other."""
 
     entries: tuple[Entry, ...]
+    pairs: tuple[Pair, ...] = ()
 
     @property
     def cell(self) -> Cell:
@@ -155,10 +178,25 @@ class Panel:
         return sorted({g for row in self.rows if row.quality for g in row.quality.groups})
 
     def base(self, entry: Entry) -> Entry | None:
-        """The untuned run of an entry's model, where it is one that counts."""
-        for other in self.entries:
-            if other.model == entry.model and not other.cell.method.trains and other.good:
-                return other
+        """The untuned run of an entry's model that counts, with the fewest examples shown."""
+        untuned = [
+            other
+            for other in self.entries
+            if other.model == entry.model and other.cell.method.kind == "base" and other.good
+        ]
+        return min(untuned, key=lambda other: other.cell.method.shots, default=None)
+
+    @property
+    def comparison(self) -> Comparison:
+        """How the suite wants methods compared: as its newest version says."""
+        newest = max((row.cell for row in self.rows), key=lambda cell: cell.suite_version)
+        return newest.comparison
+
+    def pair(self, one: Entry, other: Entry, metric: str) -> Pair | None:
+        """The test of two entries, whichever of them is A."""
+        for pair in self.pairs:
+            if pair.metric == metric and {id(pair.a), id(pair.b)} == {id(one), id(other)}:
+                return pair
         return None
 
     @property

@@ -1,7 +1,6 @@
 """The first paragraph: what was best, what was cheapest, and what the intervals leave open.
 
-Neutral on purpose: it repeats measured numbers.  It calls no difference significant, since that
-takes a test on paired rows.
+Neutral on purpose: it repeats measured numbers, and of differences only what the paired tests say.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from bench.report import compare, show
 from bench.report.compare import Entry, Panel
 from bench.report.measures import Estimate
 from bench.report.rows import Row
+from bench.score.verdicts import Verdict
 
 NAMED = 4
 
@@ -51,7 +51,9 @@ def sentence(panel: Panel) -> str:
     if len(front) > 1:
         names = show.listed([_label(panel, entry) for entry in front])
         parts.append(f"Nothing measured is both better and cheaper than {names} (Pareto set).")
-    parts += _open(panel, quality, others)
+    parts += _against(panel, best, others)
+    untested = [pair for pair in others if not _verdict(panel, pair[0], best)]
+    parts += _open(panel, quality, untested)
     return " ".join(parts)
 
 
@@ -75,12 +77,42 @@ def _label(panel: Panel, entry: Entry) -> str:
 def _cheapest(
     panel: Panel, ranked: Sequence[tuple[Entry, Estimate]]
 ) -> tuple[Entry, Estimate] | None:
-    costs = [(panel.effort(entry), entry, quality) for entry, quality in ranked]
+    costs = [
+        (panel.effort(entry), entry, quality)
+        for entry, quality in ranked
+        if entry.cell.method.needs_model
+    ]
     known = [(c.value, e, q) for c, e, q in costs if c is not None and c.value is not None]
     if not known:
         return None
     _, entry, quality = min(known, key=lambda found: found[0])
     return entry, quality
+
+
+def _verdict(panel: Panel, entry: Entry, best: Entry) -> Verdict | None:
+    pair = panel.pair(entry, best, panel.metric)
+    return pair.verdict if pair else None
+
+
+def _against(panel: Panel, best: Entry, others: Sequence[tuple[Entry, Estimate]]) -> list[str]:
+    """What the paired tests say of the others against the best."""
+    found: dict[str, list[str]] = {}
+    needed: list[int] = []
+    for entry, _ in others:
+        if verdict := _verdict(panel, entry, best):
+            found.setdefault(verdict.outcome, []).append(_label(panel, entry))
+            if verdict.outcome == "not resolved" and verdict.difference.rows_needed:
+                needed.append(verdict.difference.rows_needed)
+    margin = panel.comparison.delta(panel.metric)
+    told = []
+    if behind := found.get("better", []) + found.get("worse", []):
+        told.append(f"It is better than {show.listed(_few(behind))}.")
+    if alike := found.get("equivalent"):
+        told.append(f"{show.listed(_few(alike))}: no difference from it larger than {margin:g}.")
+    if unsure := found.get("not resolved"):
+        rows = f" (to resolve {margin:g} takes about {max(needed):,} test rows)" if needed else ""
+        told.append(f"Not resolved against it: {show.listed(_few(unsure))}{rows}.")
+    return told
 
 
 def _open(panel: Panel, best: Estimate, others: Sequence[tuple[Entry, Estimate]]) -> list[str]:

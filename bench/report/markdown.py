@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
 from bench.record import Environment
-from bench.report import show, tables
+from bench.report import datasets, differences, show, speeds, tables
 from bench.report.charts import CHARTS, Drawn
 from bench.report.compare import Panel
 from bench.report.headline import headline
 from bench.report.rows import Row
 from bench.report.threats import machine, threats
+from bench.score.hygiene import Hygiene
 from bench.spec import TargetSpec
 
 
-def report(suite: str, panels: Sequence[Panel], charts: Sequence[Drawn]) -> str:
-    """The whole page."""
+def report(
+    suite: str,
+    panels: Sequence[Panel],
+    charts: Sequence[Drawn],
+    checked: Mapping[str, Hygiene] | None = None,
+) -> str:
+    """The whole page.  `checked`: what is known of each dataset's rows."""
+    found = checked or {}
     rows = [row for panel in panels for row in panel.rows]
 
     def chart(kind: str) -> str:
@@ -36,6 +43,7 @@ def report(suite: str, panels: Sequence[Panel], charts: Sequence[Drawn]) -> str:
         _each(panels, tables.quality),
         "Answers that could not count:",
         _each(panels, tables.rates),
+        *_differences(panels, chart("forest")),
         *_groups(panels, chart("groups")),
         "## Memory",
         chart("memory"),
@@ -44,15 +52,17 @@ def report(suite: str, panels: Sequence[Panel], charts: Sequence[Drawn]) -> str:
         chart("loss"),
         chart("speed"),
         _each(panels, tables.time),
+        _speeds(panels),
         "## What did not work, and why",
         _table(tables.failures(rows), "Every cell worked."),
         "## What ran",
         "Counted on the model itself, not copied from the settings.",
         _table(tables.weights(rows), "No cell left an audit."),
+        *(["## Data", tables.markdown(datasets.table(found))] if found else []),
         "## How it was measured",
         _list(protocol(panels)),
         "## Threats to validity",
-        _list(threats(panels)),
+        _list([*datasets.warnings(panels, found), *threats(panels)]),
         "## Where the numbers come from",
         "Everything above can be recomputed from these files; "
         "[summary.csv](summary.csv) has one row a cell.",
@@ -109,6 +119,72 @@ def _legend(panels: Sequence[Panel]) -> str:
     return text
 
 
+def _speeds(panels: Sequence[Panel]) -> str:
+    """Ratios and epochs; empty where nothing trained."""
+    timed = [panel for panel in panels if len(speeds.table(panel))]
+    if not timed:
+        return ""
+    return f"{SPEEDS}\n\n{_each(timed, speeds.table)}"
+
+
+SPEEDS = (
+    "Speed ÷ reference's: ratio of the medians of tokens/s, with a 95 % interval over blocks of "
+    "steps, only where machine, threads, versions and timing protocol agree. Epoch: step seconds "
+    "for every row of the train split, predicted from the counted steps; evaluation, loading and "
+    "saving come on top."
+)
+
+
+def _differences(panels: Sequence[Panel], chart: str) -> list[str]:
+    """Paired tests; empty where nothing was tested."""
+    tested = [panel for panel in panels if panel.pairs]
+    if not tested:
+        return []
+    parts = ["## Differences", chart, _differences_legend(tested)]
+    for panel in tested:
+        for metric in differences.first_metrics(panel):
+            frame = differences.table(panel, metric)
+            if len(frame):
+                parts += [_titled(panel, metric, panels), tables.markdown(frame)]
+    frames = [differences.noise(panel) for panel in tested]
+    if any(len(frame) for frame in frames):
+        parts.append(
+            "How far a score moves (one standard deviation) with other test rows, all seeds kept, "
+            "and with another training seed, noise of rows taken out:"
+        )
+        parts += [tables.markdown(frame) for frame in frames if len(frame)]
+    return parts
+
+
+def _titled(panel: Panel, metric: str, panels: Sequence[Panel]) -> str:
+    where = f" ({show.markdown(panel.dataset)} on {show.markdown(panel.target)})"
+    return f"**{show.markdown(metric)}**" + (where if len(panels) > 1 else "")
+
+
+def _differences_legend(panels: Sequence[Panel]) -> str:
+    margins = {panel.comparison.delta(panel.metric) for panel in panels}
+    known = sorted(margin for margin in margins if margin is not None)
+    delta = show.listed([f"{margin:g}" for margin in known], "or") if known else ""
+    text = (
+        "A minus B on the test rows that both answered. Interval: paired bootstrap; where both "
+        "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "
+        "rows and seeds together. p: approximate randomisation, Holm-corrected over all pairs of "
+        "this metric. *not resolved* isn't *equal*: it says that these rows can't tell. "
+        "~: the answers differ on fewer than 10 rows, so the interval is too narrow; p is exact. "
+    )
+    if delta:
+        return text + (
+            f"*no difference larger than δ*: shown by two one-sided tests, δ = {delta} for the "
+            "first metric. Rows needed: test rows with which a method as good as the other would "
+            "be shown to be so in 4 of 5 cases, if rows vary as here. All pairs and metrics: "
+            "[differences.csv](differences.csv)."
+        )
+    return text + (
+        "The suite sets no margin (`comparison: {margin: …}`), so nothing is called equal, and "
+        "rows needed are unknown. All pairs and metrics: [differences.csv](differences.csv)."
+    )
+
+
 def _groups(panels: Sequence[Panel], chart: str) -> list[str]:
     """The section on groups; empty where no dataset has any."""
     grouped = [panel for panel in panels if panel.groups]
@@ -117,10 +193,19 @@ def _groups(panels: Sequence[Panel], chart: str) -> list[str]:
     parts = ["## Groups", chart, "In brackets: gain over the untuned model."]
     for panel in grouped:
         for metric in panel.metrics:
-            where = f" ({show.markdown(panel.dataset)} on {show.markdown(panel.target)})"
-            parts.append(f"**{show.markdown(metric)}**" + (where if len(panels) > 1 else ""))
+            parts.append(_titled(panel, metric, panels))
             parts.append(tables.markdown(tables.groups(panel, metric)))
+            gains = differences.gains(panel, metric)
+            if metric in differences.first_metrics(panel) and len(gains):
+                parts += [GAINS, tables.markdown(gains)]
     return parts
+
+
+GAINS = (
+    "Gain over the untuned model on the same rows, with its 95 % interval (of each group alone, "
+    "not corrected for their number). Spread: highest minus lowest gain; p: Cochran's Q, whether "
+    "the groups' gains differ by more than their rows' noise."
+)
 
 
 def protocol(panels: Sequence[Panel]) -> list[str]:
@@ -155,6 +240,10 @@ def protocol(panels: Sequence[Panel]) -> list[str]:
             "minus what it was after imports and before the model. It stands in for GPU memory "
             "and doesn't predict it."
         )
+    lines.append(
+        "Each figure's n, interval and protocol, and its recomputation with pandas: "
+        "`docs/numbers.md`."
+    )
     lines.append(
         "A cell that is not ok, or whose audit found a problem, is shown but enters no "
         "comparison, mean or Pareto set."

@@ -6,15 +6,18 @@ up in the cell here, so that no table or chart has to.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.record import Memory, PhaseRecord
+from bench.record import Environment, Memory, PhaseRecord, Prediction, StepEvent, TrainRecord
 from bench.score import cost, quality
 from bench.score.quality import External, Quality
-from bench.score.throughput import Throughput, throughput
+from bench.score.resample import Sums
+from bench.score.throughput import Throughput, counted_steps, throughput
 from bench.spec import Cell
 from bench.store import Attempt
 
@@ -27,6 +30,16 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     n: int | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Every row's counts for each built-in metric.  A key is a row's id and its true answer: the
+    same key in two cells is the same row, even where the data behind an id were changed."""
+
+    keys: tuple[str, ...]
+    groups: tuple[str | None, ...]
+    sums: Mapping[str, Sums]
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,12 @@ class Training:
     validation: tuple[tuple[float, float], ...]  # (training seconds, loss) of each evaluation
     truncated_rows: int | None = None
     dropped_rows: int | None = None
+    counted: tuple[StepEvent, ...] = ()  # after warm-up: what speeds are taken from
+    sequences: int = 0
+    epoch_rows: int | None = None  # of the whole split, less what is dropped as too long
+    environment: Environment | None = None
+    threads: int | None = None
+    timing_protocol: int | None = None
 
     @property
     def first_validation(self) -> float | None:
@@ -88,14 +107,22 @@ def pooled(estimates: Iterable[Estimate | None]) -> Estimate | None:
 
 def quality_of(
     cell: Cell, attempt: Attempt, extra: Mapping[str, External]
-) -> tuple[Quality | None, str | None]:
-    """(scores, why there are none)."""
-    if not attempt.predictions:
-        return None, "no predictions"
+) -> tuple[Quality | None, Answers | None, str | None]:
+    """(scores, per-row counts, why there are none)."""
+    predictions = attempt.predictions
+    if not predictions:
+        return None, None, "no predictions"
     try:
-        return quality.score(cell.dataset, attempt.predictions, extra=extra), None
+        scores, sums = quality.scored(cell.dataset, predictions, extra=extra)
     except ValueError as error:
-        return None, f"can't be scored: {error}"
+        return None, None, f"can't be scored: {error}"
+    groups = tuple(row.group for row in predictions)
+    return scores, Answers(tuple(map(_key, predictions)), groups, sums), None
+
+
+def _key(row: Prediction) -> str:
+    truth = json.dumps(row.reference, sort_keys=True, ensure_ascii=False)
+    return f"{row.id} {hashlib.sha256(truth.encode()).hexdigest()[:12]}"
 
 
 def training_of(cell: Cell, attempt: Attempt) -> Training | None:
@@ -124,7 +151,21 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
         validation=tuple((e.train_s, e.loss) for e in evaluations if e.loss is not None),
         truncated_rows=record.truncated_rows if record else None,
         dropped_rows=record.dropped_rows if record else None,
+        counted=tuple(counted_steps(steps, cell.budget.timing_warmup_steps)),
+        sequences=sum(event.sequences for event in steps),
+        epoch_rows=_epoch_rows(record),
+        environment=record.environment if record else None,
+        threads=record.threads if record else None,
+        timing_protocol=record.timing_protocol if record else None,
     )
+
+
+def _epoch_rows(record: TrainRecord | None) -> int | None:
+    """Rows that training on the whole split would use: as many are dropped as in the part run."""
+    if record is None or not record.split_rows or not record.train_rows:
+        return None
+    kept = record.train_rows / (record.train_rows + (record.dropped_rows or 0))
+    return round(record.split_rows * kept)
 
 
 def devices(cell: Cell) -> int:

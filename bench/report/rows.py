@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from bench.errors import UserError
 from bench.record import Audit, Environment, Status
 from bench.report.measures import (
+    Answers,
     Peak,
     Training,
     cost_of,
@@ -49,6 +50,7 @@ class Row:
     audit: Audit | None = None
     quality: Quality | None = None
     no_quality: str | None = None
+    answers: Answers | None = None
     training: Training | None = None
     convergence: TimeToTarget | None = None
     peaks: tuple[Peak, ...] = ()
@@ -167,7 +169,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
     status, reason, stage = _outcome(result.cell, attempt)
     generate = attempt.generate
     training = training_of(result.cell, attempt)
-    scores, no_scores = quality_of(result.cell, attempt, extra)
+    scores, answers, no_scores = quality_of(result.cell, attempt, extra)
     return replace(
         row,
         attempt=attempt.path.name,
@@ -178,6 +180,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
         audit=attempt.audit,
         quality=scores,
         no_quality=no_scores,
+        answers=answers,
         training=training,
         peaks=peaks_of(attempt.phases),
         wall_s={record.phase: record.wall_s for record in attempt.phases},

@@ -89,6 +89,21 @@ def many(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def difference(value: float | None) -> str:
+    """A signed difference of scores, as precise as a score: +0.034, −1.8, 0.000."""
+    if value is None:
+        return NONE
+    text = score(abs(value))
+    return text if not float(text) else ("+" if value > 0 else "−") + text
+
+
+def p_value(value: float | None) -> str:
+    """Three decimals; below that only that it is below."""
+    if value is None:
+        return NONE
+    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
 def signed(value: float | None) -> str:
     """A difference: +0.12, −3.4, 0.00."""
     if value is None:

@@ -83,6 +83,31 @@ def samples(panels: Panels) -> list[str]:
     ]
 
 
+def trivial(panels: Panels) -> list[str]:
+    """Entries that aren't shown to beat an answer given without looking, or the prompt copied."""
+    found = []
+    for panel in panels:
+        floors = [e for e in panel.entries if not e.cell.method.needs_model]
+        for entry in (e for e in panel.entries if e.cell.method.needs_model):
+            own = [floor for floor in floors if floor.model == entry.model]
+            names = [floor.method for floor in own if _beats(panel, entry, floor) is False]
+            if names:
+                found.append(
+                    f"{show.markdown(entry.label)} isn't shown to be better than "
+                    f"{show.listed(names, 'or')} by {show.markdown(panel.metric)}: that score may "
+                    "owe nothing to the model."
+                )
+    return found
+
+
+def _beats(panel: Panel, entry: Entry, floor: Entry) -> bool | None:
+    """Whether a paired test calls the entry better; None where none was made."""
+    pair = panel.pair(entry, floor, panel.metric)
+    if pair is None or pair.verdict is None:
+        return None
+    return pair.verdict.outcome == ("better" if pair.a is entry else "worse")
+
+
 def synthetic(panels: Panels) -> list[str]:
     names = sorted({p.dataset for p in panels if p.cell.dataset.synthetic})
     if not names:
@@ -234,8 +259,8 @@ def cut_rows(panels: Panels) -> list[str]:
 
 def always(panels: Panels) -> list[str]:
     return [
-        "Intervals are per cell, not per difference: two that overlap may still differ, and a "
-        "test on paired rows would say more."
+        "Intervals of scores are per cell: two that overlap may still differ. Only the paired "
+        "tests under Differences speak of differences."
     ]
 
 
@@ -243,6 +268,7 @@ CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     one_seed,
     small_tests,
     samples,
+    trivial,
     synthetic,
     random_weights,
     machines,

@@ -214,7 +214,17 @@ def score(
     *,
     extra: Mapping[str, External] | None = None,
 ) -> Quality:
-    """Every metric of every field, overall and per group.
+    """Every metric of every field, overall and per group: see `scored`."""
+    return scored(dataset, predictions, extra=extra)[0]
+
+
+def scored(
+    dataset: DatasetSpec,
+    predictions: Sequence[Prediction],
+    *,
+    extra: Mapping[str, External] | None = None,
+) -> tuple[Quality, dict[str, Sums]]:
+    """All scores, and the built-in metrics' per-row counts, for paired tests of two methods.
 
     `extra` holds the `evaluate:…` metrics, each called with one string per row and once more per
     group; a missing or failing one becomes a Metric without a value, with the reason.
@@ -229,7 +239,7 @@ def score(
     }
     label_columns = [column for column in columns if column.field.type == "label"]
     entity_columns = [column for column in columns if column.field.type == "entities"]
-    return Quality(
+    found = Quality(
         n=len(predictions),
         metrics={key: scorer.overall() for key, scorer in scorers.items()},
         groups={
@@ -245,6 +255,7 @@ def score(
         empty_rate=_share([not strip_thinking(row.prediction)[0] for row in predictions]),
         truncated_rate=_share([_truncated(row) for row in predictions]),
     )
+    return found, {key: s.sums for key, s in scorers.items() if isinstance(s, _BuiltIn)}
 
 
 def _truncated(row: Prediction) -> bool:

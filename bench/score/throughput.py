@@ -55,8 +55,7 @@ def throughput(
 ) -> Throughput:
     """Speed after the first `warmup_steps` recorded steps (position counts, not step number: a
     resumed attempt warms up again).  `tokens` of an event are those of all devices."""
-    ordered = sorted(steps, key=lambda event: event.step)
-    counted = [event for event in ordered[warmup_steps:] if event.seconds > 0]
+    counted = counted_steps(steps, warmup_steps)
     rates = _rates(counted, "tokens")
     median = _median(rates)
     low, high = median_interval(rates) or (None, None)
@@ -80,6 +79,12 @@ def throughput(
         trend=trend,
         unstable=_unstable(len(counted), spread, trend, _ratio_minus_one(overall, median)),
     )
+
+
+def counted_steps(steps: Sequence[StepEvent], warmup_steps: int) -> list[StepEvent]:
+    """The steps that speeds are taken from: after warm-up, in order."""
+    ordered = sorted(steps, key=lambda event: event.step)
+    return [event for event in ordered[warmup_steps:] if event.seconds > 0]
 
 
 def padding_share(tokens: int, padded_tokens: int) -> float | None:

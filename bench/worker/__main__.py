@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
 
     recorder = Recorder(attempt, phase)
     with recorder.stage("import"):
-        run = _phase(phase)
+        run = _phase(phase, cell)
     try:
         status, reason, facts = run(cell, attempt, recorder)
     except Exception as error:
@@ -41,7 +41,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _phase(name: str):  # type: ignore[no-untyped-def]
+def _phase(name: str, cell: Cell):  # type: ignore[no-untyped-def]
+    if not cell.method.needs_model:
+        from bench.worker import trivial
+
+        return trivial.generate
     if name == "train":
         from bench.worker.train import train
 

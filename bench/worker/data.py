@@ -83,6 +83,12 @@ def fingerprint(found: Iterable[Row]) -> str:
     return digest.hexdigest()[:16]
 
 
+def last_user_message(row: Row) -> str:
+    """What the prompt asks, without instructions and earlier turns."""
+    asked = [message["content"] for message in row.messages if message["role"] == "user"]
+    return asked[-1] if asked else row.messages[-1]["content"]
+
+
 # ---------------------------------------------------------------- reading
 
 

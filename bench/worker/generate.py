@@ -19,7 +19,7 @@ from bench.errors import UserError
 from bench.record import Prediction, Status
 from bench.spec import Cell
 from bench.store import append_line, read_lines
-from bench.worker import data, load
+from bench.worker import data, few_shot, load
 from bench.worker.data import Row
 from bench.worker.recorder import Recorder, synchronize
 
@@ -49,7 +49,7 @@ def generate(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
         "threads": torch.get_num_threads(),
     }
     with recorder.stage("generate"):
-        seconds = work.run(rows, recorder)
+        seconds = work.run(few_shot.prompted(cell, rows), recorder)
     facts |= work.totals() | {"generate_s": seconds}
     if facts["adapter_changes_logits"] is False:
         return Status.INVALID, "switching the adapter off changes no logit: it isn't in use", facts

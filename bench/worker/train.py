@@ -19,7 +19,7 @@ from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]
 
 from bench import cache
 from bench.errors import UserError
-from bench.record import Audit, EvaluationEvent, Status, StepEvent
+from bench.record import TIMING_PROTOCOL, Audit, EvaluationEvent, Status, StepEvent
 from bench.spec import Cell
 from bench.store import write_json
 from bench.worker import data, load, methods
@@ -91,7 +91,9 @@ class _Examples:
 
     def __init__(self, cell: Cell, tokenizer: Any) -> None:
         budget = cell.budget
-        train_rows = data.rows(cell.dataset, "train", budget.max_train_rows)
+        split = data.rows(cell.dataset, "train")
+        train_rows = data.sample(split, budget.max_train_rows)
+        self.split_rows = len(split)
         validation_rows = data.rows(cell.dataset, "validation", budget.max_validation_rows)
         encoded = [data.encode(tokenizer, cell, row) for row in train_rows]
         self.train = [example for example in encoded if example]
@@ -112,6 +114,8 @@ class _Examples:
     def facts(self) -> dict[str, Any]:
         return {
             "train_rows": len(self.train),
+            "split_rows": self.split_rows,
+            "timing_protocol": TIMING_PROTOCOL,
             "truncated_rows": sum(example.truncated for example in self.train),
             "dropped_rows": self.dropped,
             "rows_fingerprint": self.fingerprint,

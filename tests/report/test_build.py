@@ -59,7 +59,7 @@ def test_redrawing_gives_the_same_bytes_in_another_process(report: Path, results
 
 
 def test_every_chart_is_there_twice_and_shown(report: Path) -> None:
-    kinds = ("cost-quality", "quality", "groups", "memory", "loss", "speed")
+    kinds = ("cost-quality", "quality", "forest", "groups", "memory", "loss", "speed")
     names = {path.name for path in (report / "charts").iterdir()}
     assert names == {f"{kind}.desk.{ending}" for kind in kinds for ending in ("png", "svg")}
     page = (report / "report.md").read_text()

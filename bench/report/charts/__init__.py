@@ -14,7 +14,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from bench.report.charts import cost_quality, groups, loss, memory, quality, speed
+from bench.report.charts import cost_quality, forest, groups, loss, memory, quality, speed
 from bench.report.charts.style import Looks, ours, save
 from bench.report.compare import Panel
 
@@ -24,6 +24,7 @@ Draw = Callable[[Sequence[Panel], Looks], Figure | None]
 CHARTS: dict[str, tuple[str, Draw]] = {
     "cost-quality": ("Cost against quality", cost_quality.draw),
     "quality": ("Quality", quality.draw),
+    "forest": ("Paired differences", forest.draw),
     "groups": ("Gain over the untuned model, by group", groups.draw),
     "memory": ("Peak memory", memory.draw),
     "loss": ("Loss against training seconds", loss.draw),

@@ -97,7 +97,7 @@ def _base_lines(ax: Axes, panel: Panel, metric: str, ys: Sequence[float]) -> Non
         heights.setdefault(entry.model, []).append(y)
     for entry in panel.entries:
         quality = entry.quality(metric)
-        if not entry.cell.method.trains and quality and quality.value is not None:
+        if entry is panel.base(entry) and quality and quality.value is not None:
             along = heights[entry.model]
             ax.plot(
                 [quality.value] * 2, [min(along) - 0.4, max(along) + 0.4], linestyle=":",

@@ -6,6 +6,10 @@ save(model, folder) -> None         write what training changed, as safetensors
 load_trained(model, folder) -> model    put that back onto a freshly loaded base, as a user would
 problems(model, method) -> list[str]    why this model is not what the method's name says
 
+A method without a model (majority, copy) has instead:
+
+answerer(dataset, train) -> (Row -> str)    what it answers to a test row
+
 A method that changes every weight sets REPLACES_BASE: its folder is loaded instead of the base.
 """
 

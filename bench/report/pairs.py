@@ -1,0 +1,174 @@
+"""Which entries are tested against each other, on the rows that both answered, and what came out.
+
+Within a model every method against every other; across models each entry against the best, and that
+only by the dataset's first metric.  Holm's correction counts all pairs that could have been tested,
+since the best is only known after looking.  One family a metric, over all panels of the report.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bench.report import compare
+from bench.report.compare import Entry, Pair, Panel
+from bench.report.measures import Answers
+from bench.score.resample import Sums
+from bench.score.significance import Difference, Question, Side
+from bench.score.significance import compare as difference
+from bench.score.verdicts import judge
+from bench.spec import scale
+
+Rows = tuple[str, ...]
+
+
+def tested(panels: Sequence[Panel]) -> list[Panel]:
+    """The same panels with their `pairs` filled in."""
+    found = [_Tests(panel) for panel in panels]
+    metrics = list(dict.fromkeys(metric for panel in panels for metric in panel.metrics))
+    pairs: list[list[Pair]] = [[] for _ in panels]
+    for metric in metrics:
+        family = sum(tests.possible(metric) for tests in found)
+        asked = [(index, pair) for index, tests in enumerate(found) for pair in tests.of(metric)]
+        known = [pair.difference for _, pair in asked if pair.difference]
+        verdicts = iter(judge(known, family))
+        for index, pair in asked:
+            pairs[index].append(
+                replace(pair, verdict=next(verdicts), family=family) if pair.difference else pair
+            )
+    return [replace(panel, pairs=tuple(tests)) for panel, tests in zip(panels, pairs, strict=True)]
+
+
+class _Tests:
+    """The pairs of one panel.  Sides are kept: each entry stands in many pairs."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.panel = panel
+        self._sides: dict[tuple[int, str, Rows], Side] = {}
+
+    def possible(self, metric: str) -> int:
+        count = len(compare.ranked(self.panel, metric))
+        return count * (count - 1) // 2
+
+    def of(self, metric: str) -> Iterator[Pair]:
+        ranked = compare.ranked(self.panel, metric)
+        if not ranked:
+            return
+        best = ranked[0][0]
+        scored = [entry for entry in self.panel.entries if any(entry is e for e, _ in ranked)]
+        for one, two in itertools.combinations(scored, 2):
+            crosses = metric == self.panel.metric and (one is best or two is best)
+            if one.model == two.model or crosses:
+                yield self._pair(one, two, best, metric)
+
+    def _pair(self, one: Entry, two: Entry, best: Entry, metric: str) -> Pair:
+        a, b = sorted((one, two), key=lambda entry: -self._rank(entry, best, one.model, two.model))
+        pair = Pair(a, b, metric, roles=tuple(self._roles(a, b, best)))
+        shared = common_rows([a, b], metric)
+        if isinstance(shared, str):
+            return replace(pair, reason=shared)
+        found = difference(
+            self._side(a, metric, shared),
+            self._side(b, metric, shared),
+            question(self.panel, metric, _groups(a, metric, shared)),
+        )
+        return replace(pair, difference=found, reason=None if found else "undefined on these rows")
+
+    def _rank(self, entry: Entry, best: Entry, *models: str) -> int:
+        """Low ranks are what others are held against: trivial answers, base, the reference, the
+        best."""
+        if not entry.cell.method.needs_model:
+            return -1
+        if len(set(models)) > 1:
+            return 0 if entry is best else 3
+        if entry is self.panel.base(entry):
+            return 0
+        if entry.cell.method.name == self.panel.comparison.reference:
+            return 1
+        return 2 + self.panel.entries.index(entry)
+
+    def _roles(self, a: Entry, b: Entry, best: Entry) -> Iterator[str]:
+        if not b.cell.method.needs_model:
+            yield "trivial"
+        if b is self.panel.base(a):
+            yield "base"
+        if a.model == b.model and b.cell.method.name == self.panel.comparison.reference:
+            yield "reference"
+        if best in (a, b):
+            yield "best" if b is best else "best is A"
+
+    def _side(self, entry: Entry, metric: str, shared: Rows) -> Side:
+        key = (id(entry), metric, shared)
+        if key not in self._sides:
+            self._sides[key] = side(entry, metric, shared)
+        return self._sides[key]
+
+
+def question(panel: Panel, metric: str, groups: Sequence[str | None]) -> Question:
+    """How the suite wants a metric's differences read."""
+    asked = panel.comparison
+    return Question(
+        margin=asked.delta(metric),
+        scale=scale(metric),
+        clusters=tuple(groups) if asked.cluster == "group" and any(groups) else None,
+        higher_is_better=compare.sign(metric) > 0,
+    )
+
+
+# ---------------------------------------------------------------- the same rows
+
+
+def common_rows(entries: Sequence[Entry], metric: str) -> Rows | str:
+    """Keys of the rows that every seed of all entries answered, in order; or why there are none."""
+    answers = [found for entry in entries for found in _answers(entry, metric)]
+    if not all(_answers(entry, metric) for entry in entries):
+        return "no counts for each row, so this metric can't be resampled"
+    others = [set(found.keys) for found in answers[1:]]
+    shared = tuple(key for key in answers[0].keys if all(key in keys for keys in others))
+    return shared or "no test row was answered by both"
+
+
+def side(entry: Entry, metric: str, shared: Rows) -> Side:
+    """An entry's counts on these rows, one `Sums` for each seed."""
+    runs = []
+    for answers in _answers(entry, metric):
+        place = {key: index for index, key in enumerate(answers.keys)}
+        sums = answers.sums[metric]
+        chosen = np.ascontiguousarray(sums.rows[[place[key] for key in shared]])
+        runs.append(Sums(chosen, sums.finish, sums.signature))
+    return Side(tuple(runs), seeded=entry.cell.method.trains)
+
+
+def _answers(entry: Entry, metric: str) -> list[Answers]:
+    found = [row.answers for row in entry.good if row.answers]
+    return [answers for answers in found if metric in answers.sums]
+
+
+def _groups(entry: Entry, metric: str, shared: Rows) -> list[str | None]:
+    answers = _answers(entry, metric)[0]
+    place = dict(zip(answers.keys, answers.groups, strict=True))
+    return [place[key] for key in shared]
+
+
+# ---------------------------------------------------------------- groups
+
+
+def gains(panel: Panel, entry: Entry, metric: str) -> dict[str, Difference]:
+    """An entry minus its base in each group; empty without a base, or for the base itself."""
+    base = panel.base(entry)
+    if base is None or base is entry or not entry.good:
+        return {}
+    shared = common_rows([entry, base], metric)
+    if isinstance(shared, str):
+        return {}
+    groups = _groups(entry, metric, shared)
+    asked = replace(question(panel, metric, ()), clusters=None)
+    found = {}
+    for group in panel.groups:
+        rows = tuple(key for key, name in zip(shared, groups, strict=True) if name == group)
+        if rows:
+            found[group] = difference(side(entry, metric, rows), side(base, metric, rows), asked)
+    return {group: gain for group, gain in found.items() if gain}

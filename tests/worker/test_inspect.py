@@ -1,0 +1,78 @@
+"""`bench check --data`: real rows, a real tokenizer, kept for the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bench import store
+from bench.report import compare, datasets
+from bench.report.rows import rows
+
+from ..conftest import bench, environment, make_project
+from ..report.made import Run, add, cell
+
+SUITE = """\
+name: mini
+models: [tiny-llama]
+methods: [{use: base, dtype: fp32}, majority]
+datasets: [support-desk]
+targets: [cpu]
+budget: {max_steps: 4, max_length: 128, max_new_tokens: 16}
+"""
+
+
+def test_check_reads_the_rows_and_keeps_what_it_found(
+    tmp_path: Path, cache: Path, tokenizer: Any
+) -> None:
+    """`tokenizer` stands for: the model was made already.  Checking data makes none."""
+    folder = make_project(tmp_path)
+    (folder / "suites" / "mini.yaml").write_text(SUITE, encoding="utf-8")
+    done = bench("check", "mini", "--data", "--json", cwd=folder, env=environment(cache))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["cells"] == 2  # warnings don't spoil the JSON
+    found = store.read_hygiene(folder / "results", "mini")["support-desk"]
+    assert {name: split.rows for name, split in found.splits.items()} == {
+        "train": 480, "validation": 60, "test": 120,
+    }  # fmt: skip
+    assert found.splits["test"].empty == {"reply": 0, "intent": 0, "entities": 0}
+    (cut,) = found.truncation  # one model, counted once
+    assert cut.rows == (480, 120)
+    assert cut.test_answers_cut > 100  # 16 tokens are too few for nearly every answer
+    assert any("longer than 16 tokens" in warning for warning in found.warnings)
+    for warning in found.warnings:
+        assert f"warning: {warning}" in done.stderr
+
+
+def test_rows_that_cannot_be_had_are_one_line(tmp_path: Path, cache: Path) -> None:
+    folder = make_project(tmp_path)
+    text = SUITE.replace(
+        "[support-desk]",
+        "[{use: support-desk, answer: [{name: mood, type: text, metrics: [rouge_l]}], "
+        "format: plain}]",
+    )
+    (folder / "suites" / "mini.yaml").write_text(text, encoding="utf-8")
+    done = bench("check", "mini", "--data", cwd=folder, env=environment(cache))
+    assert done.returncode == 2
+    assert "the rows of support-desk can't be checked: " in done.stderr
+    assert "no column 'mood'" in done.stderr
+
+
+def test_without_a_made_model_rows_are_checked_and_tokens_not(tmp_path: Path) -> None:
+    folder = make_project(tmp_path)
+    (folder / "suites" / "mini.yaml").write_text(SUITE, encoding="utf-8")
+    done = bench("check", "mini", "--data", cwd=folder, env=environment(tmp_path / "empty"))
+    assert done.returncode == 0, done.stderr
+    found = store.read_hygiene(folder / "results", "mini")["support-desk"]
+    assert found.splits["test"].rows == 120 and found.truncation == []
+    assert not (tmp_path / "empty" / "models").exists()
+
+
+def test_the_report_warns_and_says_when_nobody_looked(tmp_path: Path) -> None:
+    add(tmp_path, cell("m", "base"), Run(rows=4))
+    panels = compare.panels(rows(store.read_suite(tmp_path, "made")))
+    (told,) = datasets.warnings(panels, {})
+    assert told == (
+        "desk: its rows were not checked for duplicates or leaks: `bench check made --data`."
+    )
