@@ -26,6 +26,29 @@ STACKS: tuple[tuple[str, Row], ...] = (
     ("torchtitan", {"loss": "upcast", "keeps_outputs": False}),
     # peft/method_comparison/MetaMathQA/run.py: own loop holds `outputs`; cache emptied.
     (r"peft \d", {"loss": "upcast", "empty_cache_every": 10}),
+    # Qwen-1's finetune.py and its scripts (accumulation 8), torch 2.0, peft 0.5: LoRA layers are
+    # created in fp32 and moved by device only; reentrant checkpointing is torch's default.
+    (
+        r"finetune\.py.*torch 2\.0",
+        {
+            "keeps_outputs": False,
+            "frees_gradients_at_once": True,
+            "accumulation": 8,
+            "adapter_dtype": "fp32",
+            "optimizer": "adamw_torch_2_0",
+            "reentrant": True,
+        },
+    ),
+    # ms-swift 1.x/2.0 defaults: accumulation 16 // (batch × devices); reentrant checkpointing.
+    (
+        r"ms-swift ~?[12]\.",
+        {
+            "keeps_outputs": False,
+            "frees_gradients_at_once": True,
+            "accumulation": 16,
+            "reentrant": True,
+        },
+    ),
     # Hugging Face Trainer: outputs die in compute_loss, gradients right after the update.
     ("", {"loss": "upcast", "keeps_outputs": False, "frees_gradients_at_once": True}),
 )
@@ -98,11 +121,20 @@ def request_of(row: Row, models: dict[str, Row]) -> Request:
         "activation_offload": bool(extras.get("activation_offload")),
         "optimizer_in_backward": bool(extras.get("optimizer_in_backward")),
         "fused_kernels": bool(extras.get("compile")),
-        "sharding": _sharding(row, extras),
+        "sharding": _sharding(row, extras, config),
         "compute_capability": _capability(row.get("gpu_type") or ""),
     }
+    stack.pop("adapter_dtype", None)
+    if fields["sharding"].kind.startswith("zero"):
+        fields["optimizer"] = "adamw_fused"  # DeepSpeed's own Adam kernels have no temporaries
+    if fields["optimizer"] != "adamw":
+        stack.pop("optimizer", None)
     fields.update(stack)
     fields.update(_loss(row, extras, stack))
+    if fields["sharding"].mixed_precision:
+        fields["dtype"] = "bf16"
+    if models[row["model"]]["arch"] == "qwen1" and fields.get("loss", "upcast") == "upcast":
+        fields["loss"] = "native"  # modeling_qwen.py: cross-entropy on the 16-bit logits
     return Request(**fields)
 
 
@@ -178,7 +210,7 @@ def _adapter(row: Row, config: Row, stack: Row) -> Adapter | None:
         dropout=extras.get("lora_dropout") or lora.get("dropout") or 0.0,
         target_modules=targets if isinstance(targets, str) else tuple(targets),
         modules_to_save=_saved(extras.get("modules_to_save") or ()),
-        dtype=row.get("adapter_dtype") or "fp32",
+        dtype=stack.get("adapter_dtype") or row.get("adapter_dtype") or "fp32",
         dora=row["method"] == "dora" or bool(extras.get("dora")),
         rslora=row["method"] == "rslora",
         train_a=row["method"] != "lora_fa",
@@ -218,10 +250,16 @@ def old_bitsandbytes(framework: str) -> bool:
     return bool(found and int(found.group(1)) < 43)
 
 
-def _sharding(row: Row, extras: Row) -> Sharding:
+def _sharding(row: Row, extras: Row, config: Row) -> Sharding:
     offload = row.get("offload") or "none"
     kind = row.get("strategy") or "single"
+    zero = kind.startswith("zero")
+    # transformers fills "auto" in ZeRO-3 configs with hidden² and 0.9 hidden²; its ZeRO-2 examples
+    # set 2e8 (docs/deepspeed).
+    square = config["hidden_size"] ** 2
     return Sharding(
+        bucket_elements=square if kind == "zero3" else 200_000_000,
+        prefetch_elements=int(0.9 * square) if zero else 0,
         kind={"fsdp2": "fsdp", "naive": "pipeline"}.get(kind, kind),
         devices=row.get("num_gpus") or 1,
         offload_params="param" in offload,

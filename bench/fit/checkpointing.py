@@ -24,8 +24,18 @@ def checkpoint_function(request: Request) -> Callable[..., Any]:
             checkpoint, use_reentrant=False, context_fn=lambda: _selective_contexts(request)
         )
     if request.reentrant:
-        return partial(checkpoint, use_reentrant=True)
+        return partial(_reentrant, request)
     return partial(checkpoint, use_reentrant=False, context_fn=lambda: _plain_contexts(request))
+
+
+def _reentrant(request: Request, function: Callable[..., Any], *args: Any) -> Any:
+    """The old form: the whole layer is recomputed, under the autocast of the forward."""
+
+    def run(*inputs: Any) -> Any:
+        with autocast_context(request):
+            return function(*inputs)
+
+    return checkpoint(run, *args, use_reentrant=True)
 
 
 def autocast_context(request: Request) -> Any:

@@ -110,14 +110,24 @@ def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.T
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
+def cuda_dropout(
+    input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> torch.Tensor:
+    """CUDA's fused dropout keeps a mask of one byte an element; elsewhere a 16-bit noise tensor."""
+    if not training or p == 0:
+        return input
+    return torch.native_dropout(input, p, True)[0]
+
+
 @contextmanager
-def cuda_attention_selected() -> Iterator[None]:
-    """Every call of F.scaled_dot_product_attention inside takes CUDA's choice."""
-    F.scaled_dot_product_attention = cuda_attention
+def cuda_kernels_selected() -> Iterator[None]:
+    """Attention and dropout inside are those that CUDA would run."""
+    attention, dropout = F.scaled_dot_product_attention, F.dropout
+    F.scaled_dot_product_attention, F.dropout = cuda_attention, cuda_dropout
     try:
         yield
     finally:
-        F.scaled_dot_product_attention = _math_attention
+        F.scaled_dot_product_attention, F.dropout = attention, dropout
 
 
 # ---------------------------------------------------------------- workspaces
@@ -144,7 +154,8 @@ def _gemm_4bit(args: tuple[Any, ...]) -> int:
     if rows <= CUSTOM_GEMM_4BIT_ROWS:
         return 0
     elements = shape[0] * shape[1]
-    return elements * inputs.element_size() + elements // 64 * 4
+    nested = 8 * (elements // 64) if len(args) > 7 else 0  # two fp32 copies of the scales
+    return elements * inputs.element_size() + nested
 
 
 WORKSPACES: dict[str, Callable[[tuple[Any, ...]], int]] = {

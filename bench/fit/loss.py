@@ -34,7 +34,7 @@ def loss_function(model: Any, request: Request) -> Forward:
     if request.loss == "upcast":
         return _upcast(model, request)
     if request.loss == "native":
-        return _native(model)
+        return _native(model, request)
     heads: dict[str, Callable[[Any, torch.Tensor, torch.Tensor, Request], torch.Tensor]] = {
         "chunked": _chunked,
         "chunked_head": _chunked_head,
@@ -56,11 +56,14 @@ def _upcast(model: Any, request: Request) -> Forward:
     return forward
 
 
-def _native(model: Any) -> Forward:
+def _native(model: Any, request: Request) -> Forward:
     def forward(ids: Any, labels: Any, mask: Any) -> tuple[torch.Tensor, Any]:
         out = model(input_ids=ids, attention_mask=mask)
         logits = out.logits[..., :-1, :].contiguous()
         loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), labels[..., 1:].reshape(-1))
+        del logits
+        if request.fp32_outputs:
+            out.logits = out.logits.float()
         return loss, out
 
     return forward

@@ -39,10 +39,27 @@ class FusedAdamW(torch.optim.Optimizer):
                     }
 
 
+class EarlyForeachAdamW(torch.optim.AdamW):
+    """torch 2.0's foreach form: `denom` was a second temporary beside the square root."""
+
+    def step(self, closure: Any = None) -> Any:
+        in_place = torch._foreach_add_
+
+        def add(tensors: Any, other: Any, **kwargs: Any) -> None:
+            copies = torch._foreach_add(tensors, other) if isinstance(other, float) else None
+            in_place(tensors, other, **kwargs)
+            del copies
+
+        with replaced(torch, "_foreach_add_", add):
+            return super().step(closure)
+
+
 def make_optimizer(kind: str, parameters: Parameters) -> torch.optim.Optimizer:
     """The optimizer that `kind` (bench.spec.Optimizer) names."""
     if kind == "adamw":
         return torch.optim.AdamW(parameters, lr=1e-4, foreach=True)
+    if kind == "adamw_torch_2_0":
+        return EarlyForeachAdamW(parameters, lr=1e-4, foreach=True)
     if kind == "adamw_fused":
         return FusedAdamW(parameters)
     if kind == "sgd":

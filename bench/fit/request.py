@@ -67,7 +67,9 @@ class Sharding(Part):
     offload_params: bool = False
     offload_optimizer: bool = False
     fp32_master: bool = Field(False, description="DeepSpeed bf16: fp32 weights beside the 16-bit.")
-    mixed_precision: bool = Field(False, description="fp32 shards, 16-bit gathered weights (FSDP).")
+    mixed_precision: bool = Field(
+        False, description="FSDP: shards and reductions in fp32, computed in the request's dtype."
+    )
     reshard: bool = True
     bucket_elements: int = Field(500_000_000, description="DeepSpeed reduce_bucket_size.")
     prefetch_elements: int = Field(50_000_000, description="ZeRO-3 prefetch_bucket_size.")
@@ -92,7 +94,7 @@ class Request(Part):
     attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
     adapter: Adapter | None = None
     quantization: Quantization | None = None
-    optimizer: Optimizer = "adamw"
+    optimizer: Optimizer | Literal["adamw_torch_2_0"] = "adamw"
     optimizer_in_backward: bool = False
     loss: Literal["upcast", "native", "chunked", "chunked_head", "trl", "liger"] = "upcast"
     loss_chunk: int = Field(0, description="Tokens per chunk; 0: eight chunks (torchtune).")

@@ -43,6 +43,10 @@ class Placement:
         """What the optimizer updates."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
+    def clips(self) -> list[nn.Parameter]:
+        """What gradient clipping runs over."""
+        return self.parameters()
+
     def before_forward(self) -> None: ...
 
     def before_backward(self) -> None: ...
@@ -81,7 +85,7 @@ def traced(tracer: Tracer, request: Request) -> Iterator[None]:
     with (
         meta_behaves_like_cuda(),
         inputs_saved_by_4bit() if old else contextlib.nullcontext(),
-        kernels.cuda_attention_selected(),
+        kernels.cuda_kernels_selected(),
         optim.bitsandbytes_updates(tracer),
         kernels_in_place(request),
         tracer,
@@ -132,7 +136,7 @@ def train_step(loop: Loop, number: int, length: int) -> None:
 
 def clip(placement: Placement, request: Request) -> None:
     assert request.max_grad_norm is not None
-    nn.utils.clip_grad_norm_(placement.parameters(), request.max_grad_norm, foreach=True)
+    nn.utils.clip_grad_norm_(placement.clips(), request.max_grad_norm, foreach=True)
 
 
 def micro_step(loop: Loop, name: str, length: int, last: bool) -> None:

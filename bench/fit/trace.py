@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bench.fit.allocator import ALLOC, EMPTY_CACHE, FREE, PHASE, ROUND, Event
+from bench.fit.metacache import MetaCache
 
 Workspace = Callable[[str, tuple[Any, ...]], int]
 
@@ -66,6 +67,9 @@ class Tracer(TorchDispatchMode):
         self.observers: list[Callable[..., None]] = []
         self.category: str | None = None
         self.host_bytes = 0
+        self._call = MetaCache()
+        self._ignored: set[int] = set()
+        self._names: dict[Any, str] = {}
         self._held: dict[int, tuple[int, str]] = {}
         self._next = 0
         self._phase = ""
@@ -114,6 +118,10 @@ class Tracer(TorchDispatchMode):
         self._record(tensor, category)
         self._note_peak(0, category)
 
+    def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Don't count these or their views: something else stands for them (shards)."""
+        self._ignored.update(tensor.untyped_storage()._cdata for tensor in tensors)
+
     def move(self, tensors: Iterable[torch.Tensor | None], category: str) -> None:
         """Give live tensors another category."""
         for tensor in tensors:
@@ -144,6 +152,8 @@ class Tracer(TorchDispatchMode):
             return  # optimizer step counters live on the CPU
         storage = tensor.untyped_storage()
         key = storage._cdata
+        if key in self._ignored:
+            return
         size = self._round(storage.nbytes())
         entry = self.live.get(key)
         if entry is not None and entry.ref() is not None:
@@ -187,8 +197,8 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        name = str(func)
+        out = self._call(func, args, kwargs or {})
+        name = self._names.get(func) or self._names.setdefault(func, str(func))
         category = self.category or self._phase.rpartition("/")[2]
         for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
