@@ -23,16 +23,19 @@ class CannotBuild(Exception):
     """The tree can't be made on meta: one line says why."""
 
 
-def build(request: Request) -> nn.Module:
+def build(request: Request, device: str = "meta") -> nn.Module:
     """The model as the training loop holds it: quantised, adapted, checkpointing set."""
     from bench.fit import quantize
 
     try:
-        model = _base(request)
+        with torch.device(device):
+            model = _base(request)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CannotBuild(f"config of {request.config['model_type']}: {error}") from error
     if request.quantization is not None:
-        model = quantize.convert(model, request.quantization, TORCH_DTYPES[request.dtype])
+        model = quantize.convert(
+            model, request.quantization, TORCH_DTYPES[request.dtype], device
+        )
     if request.method == "base":
         model.requires_grad_(False)
     elif request.tree == "litgpt" and request.adapter is not None:
@@ -40,7 +43,7 @@ def build(request: Request) -> nn.Module:
 
         model = add_lora(model, request.adapter, TORCH_DTYPES[request.adapter.dtype])  # type: ignore[arg-type]
     elif request.adapter is not None:
-        model = adapt(model, request.adapter)
+        model = adapt(model, request.adapter, device)
     if request.checkpointing != "none" and request.method != "base":
         _enable_checkpointing(model, request)
     model.train()
@@ -57,10 +60,9 @@ def _base(request: Request) -> nn.Module:
     config = model_config(request.config)
     config.use_cache = False
     attention = _attention_name(request.attention)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            config, dtype=TORCH_DTYPES[request.dtype], attn_implementation=attention
-        )
+    return AutoModelForCausalLM.from_config(
+        config, dtype=TORCH_DTYPES[request.dtype], attn_implementation=attention
+    )
 
 
 def model_config(config: dict[str, Any]) -> Any:
@@ -89,13 +91,13 @@ def _attention_name(name: str) -> str:
 # ---------------------------------------------------------------- adapters
 
 
-def adapt(model: nn.Module, adapter: Adapter) -> nn.Module:
-    """peft.get_peft_model on meta, then the adapter's dtype."""
+def adapt(model: nn.Module, adapter: Adapter, device: str = "meta") -> nn.Module:
+    """peft.get_peft_model, which makes its weights on `device`, then the adapter's dtype."""
     from peft import get_peft_model
 
     config = peft_config(adapter)
     try:
-        with torch.device("meta"):
+        with torch.device(device):
             adapted: nn.Module = get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
     except (NotImplementedError, RuntimeError) as error:
         raise CannotBuild(

@@ -20,7 +20,9 @@ STACKS: tuple[tuple[str, Row], ...] = (
     ("lit-?gpt", {"tree": "litgpt", "padded": False, "max_grad_norm": None}),
     # fsdp_qlora/train.py: own loop, bf16 everywhere, clip 0.3 by default.
     ("fsdp_qlora", {"loss": "upcast", "max_grad_norm": 0.3}),
-    # torchtune recipes: no clipping by default; logits are dropped before the backward.
+    # torchtune recipes: no clipping by default; logits are dropped before the backward.  Its table
+    # of memory techniques (v0.5) starts from a whole fp32 loss.
+    (r"torchtune.*v0\.5", {"loss": "upcast", "keeps_outputs": False, "max_grad_norm": None}),
     ("torchtune", {"loss": "chunked", "keeps_outputs": False, "max_grad_norm": None}),
     # torchtitan/train.py: `del pred` before the backward; fp32 loss.
     ("torchtitan", {"loss": "upcast", "keeps_outputs": False}),
@@ -149,12 +151,12 @@ def _stack(row: Row) -> Row:
 
 
 def _loss(row: Row, extras: Row, stack: Row) -> Row:
-    if extras.get("liger"):
+    if extras.get("liger") or re.search("liger", row.get("notes") or "", re.I):
         return {"loss": "liger"}
+    if extras.get("chunked_ce"):
+        return {"loss": "chunked"}
     if stack.get("tree") == "litgpt":
         return {"loss_chunk": extras.get("lm_head_chunk") or 0}
-    if stack.get("loss") == "chunked" and extras.get("chunked_ce") is False:
-        return {"loss": "upcast"}
     return {}
 
 
@@ -231,23 +233,25 @@ def _quantization(row: Row, extras: Row) -> Quantization | None:
     if bits >= 16:
         return None
     base = row.get("base_dtype") or "bf16"
+    version = bitsandbytes_minor(row.get("framework") or "")
     return Quantization(
         bits=bits,
         quant_type=row.get("quant_type") or "nf4",
         double_quant=bool(row.get("double_quant")),
         compute_dtype=base,
         skip=() if extras.get("quantize_lm_head") else ("lm_head",),
-        saves_inputs=old_bitsandbytes(row.get("framework") or ""),
+        saves_inputs=version == 42,
+        half_state=version is not None and version < 43 and base == "bf16",
         kbit_preparation=bool(extras.get("kbit_preparation")),
     )
 
 
-def old_bitsandbytes(framework: str) -> bool:
-    """Before 0.43, released 2024-03-08.  litgpt pinned 0.41 to 0.42 through 2024."""
-    if re.search("lit-?gpt", framework, re.I):
-        return True
+def bitsandbytes_minor(framework: str) -> int | None:
+    """0.x of the row's bitsandbytes.  litgpt pinned 0.42 through 2024 and names 0.41 before."""
     found = re.search(r"(?:bnb|bitsandbytes)\s*[=>]*\s*0\.(\d+)", framework)
-    return bool(found and int(found.group(1)) < 43)
+    if found:
+        return int(found.group(1))
+    return 42 if re.search("litgpt 2024", framework, re.I) else None
 
 
 def _sharding(row: Row, extras: Row, config: Row) -> Sharding:
@@ -264,7 +268,8 @@ def _sharding(row: Row, extras: Row, config: Row) -> Sharding:
         devices=row.get("num_gpus") or 1,
         offload_params="param" in offload,
         offload_optimizer="optimizer" in offload,
-        fp32_master=bool(extras.get("zero_fp32_master")),
+        fp32_master=zero,  # DeepSpeed's 16-bit engines always keep fp32 masters and states
+        separate_ends="torchtune" in (row.get("framework") or ""),  # custom_sharded_layers
         mixed_precision=kind.startswith("fsdp") and row.get("base_dtype") == "fp32",
     )
 

@@ -171,6 +171,12 @@ def workspace_bytes(operator: str, args: tuple[Any, ...]) -> int:
     return formula(args) if formula else 0
 
 
+def old_workspace_bytes(operator: str, args: tuple[Any, ...]) -> int:
+    """With bitsandbytes before 0.43 the fp16 weight and its bf16 copy are alive together."""
+    size = workspace_bytes(operator, args)
+    return 2 * size if operator == "bitsandbytes.gemm_4bit.default" else size
+
+
 @functools.cache
 def blas_workspace_bytes(compute_capability: float) -> int:
     """cuBLAS workspace that torch takes from the caching allocator, once per handle and stream.

@@ -71,7 +71,7 @@ def _autocast_on_meta() -> Iterator[None]:
 
 @contextlib.contextmanager
 def inputs_saved_by_4bit() -> Iterator[None]:
-    """bitsandbytes before 0.43: MatMul4Bit kept its input, though only its weight is needed."""
+    """bitsandbytes 0.42: MatMul4Bit kept its input, though only its weight is needed."""
     import bitsandbytes as bnb
 
     function = bnb.autograd._functions.MatMul4Bit

@@ -19,7 +19,9 @@ SCALES_PER_BLOCK = 256
 _COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def convert(model: nn.Module, quantization: Quantization, dtype: torch.dtype) -> nn.Module:
+def convert(
+    model: nn.Module, quantization: Quantization, dtype: torch.dtype, device: str = "meta"
+) -> nn.Module:
     """Replace what the named quantisation replaces; everything else keeps its dtype."""
     if quantization.quant_type == "gptq":
         from bench.fit.gptq_tree import replace_with_gptq
@@ -29,7 +31,8 @@ def convert(model: nn.Module, quantization: Quantization, dtype: torch.dtype) ->
         model = _with_bitsandbytes(model, quantization)
     else:
         _replace_plain(model, quantization)
-    _fill(model, quantization, dtype)
+    with torch.device(device):
+        _fill(model, quantization, dtype)
     model.requires_grad_(False)
     model.is_quantized = True  # type: ignore[assignment]
     if quantization.kbit_preparation:
@@ -96,8 +99,8 @@ def _fill(model: nn.Module, quantization: Quantization, dtype: torch.dtype) -> N
             _fill_8bit(module)
 
 
-def _meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(*shape, dtype=dtype, device="meta")
+def _made(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
 
 
 def _fill_4bit(module: Any, quantization: Quantization, dtype: torch.dtype) -> None:
@@ -106,7 +109,7 @@ def _fill_4bit(module: Any, quantization: Quantization, dtype: torch.dtype) -> N
     shape = torch.Size((module.out_features, module.in_features))
     state = _quant_state(shape, quantization, dtype)
     module.weight = bnb.nn.Params4bit(
-        _meta((shape.numel() + 1) // 2, 1, dtype=torch.uint8),
+        _made((shape.numel() + 1) // 2, 1, dtype=torch.uint8),
         requires_grad=False,
         quant_state=state,
         compress_statistics=quantization.double_quant,
@@ -122,24 +125,25 @@ def _quant_state(shape: torch.Size, quantization: Quantization, dtype: torch.dty
     from bitsandbytes.functional import QuantState
 
     blocks = -(-shape.numel() // BLOCK)
+    dtype = torch.float16 if quantization.half_state else dtype
     common: dict[str, Any] = {
         "shape": shape,
-        "code": _meta(16, dtype=torch.float32),
+        "code": _made(16, dtype=torch.float32),
         "blocksize": BLOCK,
         "quant_type": quantization.quant_type,
         "dtype": dtype,
     }
     if not quantization.double_quant:
-        return QuantState(absmax=_meta(blocks, dtype=torch.float32), **common)
+        return QuantState(absmax=_made(blocks, dtype=torch.float32), **common)
     second = QuantState(
-        absmax=_meta(-(-blocks // SCALES_PER_BLOCK), dtype=torch.float32),
-        code=_meta(256, dtype=torch.float32),
+        absmax=_made(-(-blocks // SCALES_PER_BLOCK), dtype=torch.float32),
+        code=_made(256, dtype=torch.float32),
         blocksize=SCALES_PER_BLOCK,
         dtype=torch.float32,
     )
     return QuantState(
-        absmax=_meta(blocks, dtype=torch.uint8),
-        offset=torch.empty((), dtype=torch.float32, device="meta"),
+        absmax=_made(blocks, dtype=torch.uint8),
+        offset=torch.zeros((), dtype=torch.float32),
         state2=second,
         **common,
     )
@@ -150,12 +154,12 @@ def _fill_8bit(module: Any) -> None:
     import bitsandbytes as bnb
 
     weight = bnb.nn.Int8Params(
-        _meta(module.out_features, module.in_features, dtype=torch.int8),
+        _made(module.out_features, module.in_features, dtype=torch.int8),
         requires_grad=False,
         has_fp16_weights=False,
     )
     weight.CB = weight.data
-    weight.SCB = _meta(module.out_features, dtype=torch.float32)
+    weight.SCB = _made(module.out_features, dtype=torch.float32)
     module.weight = weight
     # The outlier columns of threshold > 0 depend on data; they are few, and left out here.
     module.state.threshold = 0.0

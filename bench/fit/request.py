@@ -50,7 +50,12 @@ class Quantization(Part):
     skip: tuple[str, ...] = Field(("lm_head",), description="Modules that stay 16-bit.")
     group_size: int = Field(128, description="GPTQ only: weights per scale.")
     saves_inputs: bool = Field(
-        False, description="bitsandbytes before 0.43 kept each 4-bit layer's input for backward."
+        False, description="bitsandbytes 0.42 kept each 4-bit layer's input for the backward."
+    )
+    half_state: bool = Field(
+        False,
+        description="bitsandbytes before 0.43 quantised from fp16: dequantised weights are fp16 "
+        "and a bf16 computation holds a second copy.",
     )
     kbit_preparation: bool = Field(
         False, description="peft.prepare_model_for_kbit_training: what is left becomes fp32."
@@ -71,6 +76,7 @@ class Sharding(Part):
         False, description="FSDP: shards and reductions in fp32, computed in the request's dtype."
     )
     reshard: bool = True
+    separate_ends: bool = Field(False, description="Embeddings and head are units of their own.")
     bucket_elements: int = Field(500_000_000, description="DeepSpeed reduce_bucket_size.")
     prefetch_elements: int = Field(50_000_000, description="ZeRO-3 prefetch_bucket_size.")
     max_live_elements: int = Field(1_000_000_000, description="ZeRO-3 max_live_parameters.")

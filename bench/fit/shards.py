@@ -158,14 +158,22 @@ class FullyShared(Shared):
             elements = sum(p.numel() for p in self.trained)
             bucket = min(self.sharding.bucket_elements, elements)
             self.tracer.hold(bucket * 2, "communication")
-        layers = decoder_layers(self.model)
-        self.units = [Unit(f"layer {i}", list(m.parameters())) for i, m in enumerate(layers)]
+        layers = self._wrapped_modules()
+        self.units = [Unit(f"unit {i}", list(m.parameters())) for i, m in enumerate(layers)]
         inside = {id(p) for unit in self.units for p in unit.parameters}
         self.root = Unit("root", [p for p in self.model.parameters() if id(p) not in inside])
         self.forwarding = True
         for unit, module in zip(self.units, layers, strict=True):
             self._hook(unit, module)
         self._hook_gradients(self.root)
+
+    def _wrapped_modules(self) -> list[nn.Module]:
+        """Units in the order of the forward."""
+        layers = decoder_layers(self.model)
+        if not self.sharding.separate_ends:
+            return layers
+        model: Any = self.model
+        return [model.get_input_embeddings(), *layers, model.get_output_embeddings()]
 
     def _hold_frozen(self) -> None:
         for parameter in self.model.parameters():

@@ -20,6 +20,7 @@ class Simulation:
     allocated: int
     reserved: int
     host: int
+    reserved_high: int
     phases: dict[str, Peak]
     reserved_by_phase: dict[str, int]
     parameters: int
@@ -45,7 +46,8 @@ def trace_request(request: Request) -> tuple[Tracer, int, int]:
         model = build(request)
         total = sum(_elements(parameter) for parameter in model.parameters())
         trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        tracer = Tracer(kernels.workspace_bytes)
+        old = request.quantization is not None and request.quantization.half_state
+        tracer = Tracer(kernels.old_workspace_bytes if old else kernels.workspace_bytes)
         step.run(model, request, tracer, placement_for(model, request, tracer))
     return tracer, total, trainable
 
@@ -67,6 +69,7 @@ def simulate(request: Request, capacity: int | None = None) -> Simulation:
         allocated=allocator.max_allocated,
         reserved=allocator.max_reserved,
         host=tracer.host_bytes,
+        reserved_high=allocator.max_reserved,
         phases=tracer.peaks,
         reserved_by_phase={
             tracer.phases[index]: size for index, size in allocator.reserved_by_phase.items()

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from bench.fit import kernels, optim
-from bench.fit.build import TORCH_DTYPES
 from bench.fit.checkpointing import autocast_context
 from bench.fit.loss import kernels_in_place, loss_function
 from bench.fit.patches import inputs_saved_by_4bit, meta_behaves_like_cuda
@@ -93,8 +92,17 @@ def traced(tracer: Tracer, request: Request) -> Iterator[None]:
         yield
 
 
-def run(model: nn.Module, request: Request, tracer: Tracer, placement: Placement) -> Loop:
-    """Load the model and run its steps; the tracer holds the result."""
+def run(
+    model: nn.Module,
+    request: Request,
+    tracer: Tracer,
+    placement: Placement,
+    context: contextlib.AbstractContextManager[None] | None = None,
+) -> Loop:
+    """Load the model and run its steps; the tracer holds the result.
+
+    `context` replaces the emulation of CUDA: a test runs the same loop on a real CPU.
+    """
     loop = Loop(model, request, tracer, placement)
     placement.load()
     blas = kernels.blas_workspace_bytes(request.compute_capability)
@@ -106,7 +114,7 @@ def run(model: nn.Module, request: Request, tracer: Tracer, placement: Placement
         loop.optimizers = [optim.make_optimizer(request.optimizer, parameters)]
     loop.forward = loss_function(model, request)
     lengths = request.lengths or (request.seq_len,) * STEPS
-    with traced(tracer, request):
+    with context or traced(tracer, request):
         for number, length in enumerate(lengths, start=1):
             train_step(loop, number, length)
     return loop
@@ -143,7 +151,7 @@ def micro_step(loop: Loop, name: str, length: int, last: bool) -> None:
     """Forward and backward of one micro-batch."""
     request, tracer = loop.request, loop.tracer
     tracer.start_phase(f"{name}/forward")
-    ids, labels, mask = batch(request, length)
+    ids, labels, mask = batch(loop, length)
     loop.placement.before_forward()
     with autocast_context(request), _activations(request, loop):
         loss, outputs = loop.forward(ids, labels, mask)
@@ -156,11 +164,13 @@ def micro_step(loop: Loop, name: str, length: int, last: bool) -> None:
     loop.placement.after_backward(last)
 
 
-def batch(request: Request, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def batch(loop: Loop, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Token ids, labels and, if padded, the mask."""
+    request = loop.request
     shape = (request.micro_batch, length)
-    ids = torch.empty(shape, dtype=torch.long, device="meta").fill_(1)
-    mask = torch.empty(shape, dtype=torch.long, device="meta").fill_(1) if request.padded else None
+    device = next(loop.model.parameters()).device
+    ids = torch.empty(shape, dtype=torch.long, device=device).fill_(1)
+    mask = torch.empty(shape, dtype=torch.long, device=device).fill_(1) if request.padded else None
     return ids, ids.clone(), mask
 
 
@@ -189,6 +199,3 @@ def _activations(request: Request, loop: Loop) -> Any:
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
-
-def dtype_of(request: Request) -> torch.dtype:
-    return TORCH_DTYPES[request.dtype]
