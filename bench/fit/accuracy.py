@@ -33,8 +33,7 @@ class Outcome:
     kind: str
     measured_gib: float | None
     predicted_gib: float | None
-    low_gib: float | None
-    high_gib: float | None
+    fixed_length_gib: float | None
     error: float | None
     outcome: str
     called: str
@@ -71,7 +70,6 @@ def predict_case(row: Row, models: dict[str, Row], cache: Cache) -> Outcome:
     nccl = int(constant("nccl_gib") * GIB) if (row.get("num_gpus") or 1) > 1 else 0
     added = context + nccl if kind == "device" else 0
     point = memory.allocated_bytes if kind == "allocated" else memory.reserved_bytes + added
-    high = memory.allocated_bytes if kind == "allocated" else memory.reserved_high_bytes + added
     measured = row.get("measured_gib")
     return Outcome(
         id=row["id"],
@@ -79,8 +77,7 @@ def predict_case(row: Row, models: dict[str, Row], cache: Cache) -> Outcome:
         kind=kind,
         measured_gib=measured,
         predicted_gib=point / GIB,
-        low_gib=(memory.allocated_bytes + added) / GIB,
-        high_gib=high / GIB,
+        fixed_length_gib=(memory.reserved_fixed_bytes + added) / GIB,
         error=point / GIB / measured - 1 if measured else None,
         outcome=row.get("outcome") or "fits",
         called=_call(row, memory, context + nccl),
@@ -92,9 +89,9 @@ def predict_case(row: Row, models: dict[str, Row], cache: Cache) -> Outcome:
 
 def _call(row: Row, memory: Any, outside: int) -> str:
     """fits, OOM or HOST_OOM, from the row's device and host sizes."""
-    host = row.get("host_ram")
-    if host and memory.host_bytes / GIB > float(host["gib"]):
-        return "HOST_OOM"
+    host = row.get("host_ram") or {}
+    if "size" in host.get("kind", "") and memory.host_bytes / GIB > float(host["gib"]):
+        return "HOST_OOM"  # other kinds report what was used, not what was there
     capacity = row.get("gpu_memory_gib")
     # Near its limit the allocator returns cached segments and tries again, so what must fit is the
     # allocated peak with the slack that can't be returned: about half of the difference.
@@ -110,7 +107,7 @@ def _reason(memory: Any) -> str:
 
 def _failed(row: Row, kind: str, reason: str, seconds: float) -> Outcome:
     return Outcome(
-        row["id"], row["family"], kind, row.get("measured_gib"), None, None, None, None,
+        row["id"], row["family"], kind, row.get("measured_gib"), None, None, None,
         row.get("outcome") or "fits", "unknown", "", seconds, reason,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from bench.fit.lengths import typical_lengths
 from bench.fit.request import Adapter, Quantization, Request, Sharding
 
 Row = dict[str, Any]
@@ -126,6 +127,8 @@ def request_of(row: Row, models: dict[str, Row]) -> Request:
         "sharding": _sharding(row, extras, config),
         "compute_capability": _capability(row.get("gpu_type") or ""),
     }
+    if _lengths_vary(row, fields, stack):
+        fields["lengths"] = typical_lengths(row["seq_len"])
     stack.pop("adapter_dtype", None)
     if fields["sharding"].kind.startswith("zero"):
         fields["optimizer"] = "adamw_fused"  # DeepSpeed's own Adam kernels have no temporaries
@@ -138,6 +141,12 @@ def request_of(row: Row, models: dict[str, Row]) -> Request:
     if models[row["model"]]["arch"] == "qwen1" and fields.get("loss", "upcast") == "upcast":
         fields["loss"] = "native"  # modeling_qwen.py: cross-entropy on the 16-bit logits
     return Request(**fields)
+
+
+def _lengths_vary(row: Row, fields: Row, stack: Row) -> bool:
+    """Padded data of unknown lengths: reserved memory grows.  Not where the cache is emptied."""
+    padded = row.get("padding") == "padded" and stack.get("tree") != "litgpt"
+    return padded and not stack.get("empty_cache_every") and row["seq_len"] >= 128
 
 
 def _stack(row: Row) -> Row:

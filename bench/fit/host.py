@@ -36,7 +36,7 @@ def host_memory(request: Request, found: Simulation) -> Host:
     ranks = min(sharding.devices, sharding.devices_per_node)
     processes = int(ranks * constant("process_host_gib") * GIB)
     copies = ranks if not sharding.memory_efficient_load else 1
-    weights = found.parameters * DTYPE_BYTES[request.dtype]
+    weights = found.trace.parameters * DTYPE_BYTES[request.dtype]
     if request.quantization is not None:
         weights = weights * request.quantization.bits // 16
     train = _offloaded(request, found, ranks)
@@ -50,6 +50,6 @@ def _offloaded(request: Request, found: Simulation, ranks: int) -> int:
     if not (sharding.offload_optimizer or sharding.offload_params):
         return found.host * ranks
     share = ranks / sharding.devices
-    trained = found.trainable * ZERO_OFFLOAD_BYTES * ZERO_BUFFER_FACTOR
-    frozen = (found.parameters - found.trainable) * DTYPE_BYTES[request.dtype]
+    trained = found.trace.trainable * ZERO_OFFLOAD_BYTES * ZERO_BUFFER_FACTOR
+    frozen = (found.trace.parameters - found.trace.trainable) * DTYPE_BYTES[request.dtype]
     return int(share * (trained + (frozen if sharding.offload_params else 0)))

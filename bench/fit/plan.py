@@ -17,8 +17,9 @@ class StepMemory(Record):
     """Peak bytes of one rank in training, and of its node's host."""
 
     allocated_bytes: int
-    reserved_bytes: int = Field(description="Point: what the allocator takes from the driver.")
-    reserved_high_bytes: int = Field(description="With this data's varying lengths.")
+    reserved_bytes: int = Field(description="What the allocator takes, with this data's lengths.")
+    reserved_fixed_bytes: int = Field(description="The same if every batch had the longest length.")
+    reserved_high_bytes: int = Field(description="The worst of several orders of the lengths.")
     host_bytes: int = Field(description="Per node: offloaded state, pinned buffers, load phase.")
     host_load_bytes: int = 0
     phases: dict[str, int] = Field(description="Allocated peak by phase.")
@@ -28,6 +29,13 @@ class StepMemory(Record):
     peak_operator: str = ""
     parameters: int
     trainable: int
+    held_bytes: int = Field(0, description="All weights as held, on one full copy.")
+    trained_bytes: int = 0
+    micro_batches: int = 1
+    micro_costs: list[tuple[int, int, bool, int]] = Field(
+        [], description="flops, bytes, fp32, calls: forward and backward."
+    )
+    update_costs: list[tuple[int, int, bool, int]] = []
     notes: list[str] = []
 
 

@@ -119,7 +119,8 @@ class Request(Part):
     seq_len: int = 1024
     padded: bool = Field(False, description="A padding mask reaches attention.")
     lengths: tuple[int, ...] = Field(
-        (), description="Longest sequence of successive batches; empty: always seq_len."
+        (), description="Longest sequence of successive batches; empty: always seq_len. "
+        "They decide reserved memory, the longest one decides allocated memory."
     )
     expandable_segments: bool = False
     empty_cache_every: int = Field(0, description="Steps between torch.cuda.empty_cache; 0: never.")
@@ -136,11 +137,14 @@ class Request(Part):
             raise ValueError(f"method {self.method} needs an adapter")
         if self.method == "qlora" and self.quantization is None:
             raise ValueError("method qlora needs a quantization")
-        longest = max(self.lengths, default=self.seq_len)
         limit = self.config.get("max_position_embeddings")
-        if limit and longest > limit:
-            raise ValueError(f"sequence length {longest} exceeds the model's {limit} positions")
+        if limit and self.longest > limit:
+            raise ValueError(f"sequence length {self.longest} exceeds the model's {limit} positions")
         return self
+
+    @property
+    def longest(self) -> int:
+        return max(self.lengths, default=self.seq_len)
 
     @property
     def digest(self) -> str:

@@ -92,12 +92,14 @@ def traced(tracer: Tracer, request: Request) -> Iterator[None]:
         yield
 
 
-def run(
+def run(  # noqa: PLR0913
     model: nn.Module,
     request: Request,
     tracer: Tracer,
     placement: Placement,
     context: contextlib.AbstractContextManager[None] | None = None,
+    length: int | None = None,
+    steps: int = STEPS,
 ) -> Loop:
     """Load the model and run its steps; the tracer holds the result.
 
@@ -113,10 +115,10 @@ def run(
     else:
         loop.optimizers = [optim.make_optimizer(request.optimizer, parameters)]
     loop.forward = loss_function(model, request)
-    lengths = request.lengths or (request.seq_len,) * STEPS
     with context or traced(tracer, request):
-        for number, length in enumerate(lengths, start=1):
-            train_step(loop, number, length)
+        for number in range(1, steps + 1):
+            tracer.mark_step()
+            train_step(loop, number, length or request.longest)
     return loop
 
 

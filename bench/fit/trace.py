@@ -64,6 +64,7 @@ class Tracer(TorchDispatchMode):
         self.peaks: dict[str, Peak] = {}
         self.phases: list[str] = []
         self.events: list[Event] = []
+        self.marks: list[int] = []
         self.observers: list[Callable[..., None]] = []
         self.category: str | None = None
         self.host_bytes = 0
@@ -77,6 +78,10 @@ class Tracer(TorchDispatchMode):
 
     # ------------------------------------------------------------ what callers say
 
+    @property
+    def phase(self) -> str:
+        return self._phase
+
     def start_phase(self, name: str) -> None:
         """Everything that happens from now on belongs to phase `name`."""
         self._phase = name
@@ -84,6 +89,10 @@ class Tracer(TorchDispatchMode):
             self.phases.append(name)
         self.events.append((PHASE, self.phases.index(name), 0, 0))
         self._note_peak(0, "start")
+
+    def mark_step(self) -> None:
+        """A step starts here."""
+        self.marks.append(len(self.events))
 
     @contextmanager
     def new_tensors_are(self, category: str) -> Iterator[None]:
