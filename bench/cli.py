@@ -1,0 +1,258 @@
+"""The `bench` command: what a person types, nothing else.  Heavy imports stay inside commands."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from bench.spec import Cell, Suite
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Which way of adapting a large language model to choose, and what it will cost.",
+)
+console = Console()
+errors = Console(stderr=True)
+
+CANNOT_RUN_HERE = 3
+INTERRUPTED = 130
+
+Results = Annotated[Path, typer.Option(help="Folder that holds the results.")]
+Only = Annotated[
+    str | None,
+    typer.Option(help="Part of the matrix, e.g. 'method=lora|qlora,model=smollm2-135m'."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program.")]
+SuiteName = Annotated[str, typer.Argument(help="A suite's name or file, e.g. quick.")]
+
+
+@app.command("list")
+def list_(
+    suite: Annotated[str | None, typer.Argument(help="Its cells; without it, all suites.")] = None,
+    only: Only = None,
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """List the suites, or a suite's cells and how each of them stands."""
+    from bench import suite as suites
+
+    if suite is None:
+        _list_suites(as_json)
+        return
+    found = suites.load(suites.find(suite))
+    cells = suites.select(found.cells, only)
+    if as_json:
+        rows = [{**_coordinates(cell), "status": _state(cell, results)} for cell in cells]
+        console.print_json(json.dumps(rows))
+        return
+    console.print(_cells_table(found, cells, results))
+    for what, reason in found.excluded:
+        console.print(f"left out: {what}: {reason}", markup=False, style="dim")
+
+
+@app.command()
+def check(suite: SuiteName, as_json: Json = False) -> None:
+    """Resolve a suite and say how many cells it has, or what is wrong and where."""
+    from bench import suite as suites
+    from bench.score.quality import validate_metrics
+
+    found = suites.load(suites.find(suite))
+    for dataset in {cell.dataset.name: cell.dataset for cell in found.cells}.values():
+        for problem in validate_metrics(dataset):
+            raise UserError(f"dataset {dataset.name}: {problem}")
+    counts = {
+        "suite": found.name,
+        "cells": len(found.cells),
+        "models": len({cell.model.name for cell in found.cells}),
+        "methods": len({cell.method.name for cell in found.cells}),
+        "datasets": len({cell.dataset.name for cell in found.cells}),
+        "targets": len({cell.target.name for cell in found.cells}),
+        "left_out": len(found.excluded),
+    }
+    if as_json:
+        console.print_json(json.dumps(counts))
+    else:
+        numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if key != "suite")
+        console.print(f"{found.path}: ok: {numbers.replace('left_out', 'left out')}", markup=False)
+
+
+@app.command()
+def run(
+    suite: SuiteName,
+    only: Only = None,
+    fresh: Annotated[bool, typer.Option(help="Run again, as new attempts.")] = False,
+    results: Results = Path("results"),
+) -> None:
+    """Run the cells that aren't finished, then draw the report."""
+    from bench import environment
+    from bench import suite as suites
+
+    found = suites.load(suites.find(suite))
+    cells = suites.select(found.cells, only)
+    here = environment.gpus()
+    runnable = [cell for cell in cells if environment.can_run(cell.target, here)]
+    if not runnable:
+        _cannot_run(found, cells, environment.describe(here), results)
+        raise typer.Exit(CANNOT_RUN_HERE)
+    if len(runnable) < len(cells):
+        console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
+    failed = _run_cells(runnable, results, fresh, found.parallel_cells)
+    from bench.report.build import build
+
+    console.print(f"report: {build(results, found.name)}", markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(suite: SuiteName, results: Results = Path("results")) -> None:
+    """Redraw tables and charts from results/ alone."""
+    from bench.report.build import build
+
+    name = Path(suite).stem
+    console.print(f"report: {build(results, name)}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def show(
+    cell: Annotated[str, typer.Argument(help="A cell's id, or enough of it.")],
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Show everything that was found about a cell, and where it stands on disk."""
+    from bench import show as shows
+
+    found = shows.find(results, cell)
+    if as_json:
+        console.print_json(json.dumps(shows.as_json(found)))
+    else:
+        shows.render(found, console)
+
+
+@app.command("add-model")
+def add_model(
+    hub_id: Annotated[str, typer.Argument(help="E.g. Qwen/Qwen3-8B.")],
+    config: Annotated[Path | None, typer.Option(help="A config.json, to work offline.")] = None,
+    name: Annotated[str | None, typer.Option(help="The model's name in suites.")] = None,
+) -> None:
+    """Write suites/models/NAME.yaml from a model's config, and say how to use it."""
+    from bench import add_model as adding
+
+    line = adding.add_model(hub_id, name=name, config_file=config)
+    console.print("written; add this line to a suite:", markup=False)
+    console.print(line, markup=False)
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _run_cells(cells: list[Cell], results: Path, fresh: bool, parallel: int) -> bool:
+    """Run, tell how it went; returns whether any cell ended in an error."""
+    from bench.record import Status
+    from bench.run.progress import Progress
+    from bench.run.runner import Run, run_suite
+
+    try:
+        with Progress(console) as progress:
+            states = run_suite(cells, Run(results, progress, fresh, parallel))
+    except KeyboardInterrupt:
+        errors.print("interrupted: what is finished is kept; run the same command to go on")
+        raise typer.Exit(INTERRUPTED) from None
+    counts = {status: sum(s.status is status for s in states) for status in Status}
+    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    console.print(f"{len(states)} cells: {told}", markup=False)
+    return bool(counts[Status.ERROR])
+
+
+def _cannot_run(found: Suite, cells: list[Cell], here: str, results: Path) -> None:
+    targets = {cell.target.name: cell.target for cell in cells}.values()
+    wanted = " or ".join(f"{t.devices * t.nodes} × {t.gpu}" for t in targets)
+    errors.print(
+        f"suite {found.name} is for {wanted}; here: {here}. Nothing was run.", markup=False
+    )
+    console.print(_cells_table(found, cells, results))
+    console.print(
+        f"What each cell needs, before you rent a machine: bench plan {found.path}", markup=False
+    )
+
+
+def _list_suites(as_json: bool) -> None:
+    from bench import suite as suites
+
+    rows = []
+    for path in sorted(Path("suites").glob("*.yaml")):
+        found = suites.load(path)
+        rows.append({"suite": found.name, "cells": len(found.cells), "title": found.title})
+    if as_json:
+        console.print_json(json.dumps(rows))
+        return
+    table = Table("suite", "cells", "title")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console.print(table)
+
+
+def _coordinates(cell: Cell) -> dict[str, Any]:
+    return {
+        "id": cell.id,
+        "model": cell.model.name,
+        "method": cell.method.name,
+        "dataset": cell.dataset.name,
+        "target": cell.target.name,
+        "seed": cell.seed,
+    }
+
+
+def _state(cell: Cell, results: Path) -> str:
+    from bench.run.runner import finished
+
+    state = finished(cell, results, retry=False)
+    return str(state.status) if state else "not run"
+
+
+def _cells_table(found: Suite, cells: list[Cell], results: Path) -> Table:
+    table = Table(title=f"{found.name}: {len(cells)} cells", title_justify="left")
+    for column in ("model", "method", "dataset", "target", "seed", "status", "id"):
+        table.add_column(column, overflow="fold")
+    for cell in cells:
+        point = _coordinates(cell)
+        name = point.pop("id")
+        table.add_row(*(str(value) for value in point.values()), _state(cell, results), name[-8:])
+    return table
+
+
+def main() -> None:
+    """Run the command; everything a person can cause becomes one line."""
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        place = error.filename or "results/"
+        errors.print(
+            f"error: {place}: {error.strerror}: what is finished is kept; make room or fix "
+            "permissions, then run the same command again",
+            style="red",
+            markup=False,
+            soft_wrap=True,
+        )
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

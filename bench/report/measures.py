@@ -1,0 +1,175 @@
+"""One attempt's raw facts → what `bench/score/` makes of them.
+
+The joint between what is on disk and the pure scores: warm-up steps, devices and prices are looked
+up in the cell here, so that no table or chart has to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.record import Memory, PhaseRecord
+from bench.score import cost, quality
+from bench.score.quality import External, Quality
+from bench.score.throughput import Throughput, throughput
+from bench.spec import Cell
+from bench.store import Attempt
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, the bounds it lies between as far as is known, and what it rests on."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the step and evaluation events of an attempt say."""
+
+    steps: int
+    planned_steps: int | None
+    tokens: int
+    padded_tokens: int
+    supervised_tokens: int
+    train_s: float
+    speed: Throughput
+    curve: tuple[tuple[float, float], ...]  # (training seconds, loss) after each step
+    validation: tuple[tuple[float, float], ...]  # (training seconds, loss) of each evaluation
+    truncated_rows: int | None = None
+    dropped_rows: int | None = None
+
+    @property
+    def first_validation(self) -> float | None:
+        return self.validation[0][1] if self.validation else None
+
+    @property
+    def last_validation(self) -> float | None:
+        return self.validation[-1][1] if self.validation else None
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The highest a counter stood in one stage of a phase.  Bytes."""
+
+    phase: str
+    stage: str
+    reserved: int | None
+    allocated: int | None
+    device: int | None
+    host: int | None
+    host_above_baseline: int | None
+
+    def counted(self, device: str) -> int | None:
+        """The counter that decides whether a run fits: reserved on a GPU."""
+        return self.reserved if device == "cuda" else self.host_above_baseline
+
+
+def pooled(estimates: Iterable[Estimate | None]) -> Estimate | None:
+    """The mean of some estimates, within the widest of their bounds.  None of no estimates."""
+    known = [(e.value, e) for e in estimates if e is not None and e.value is not None]
+    if not known:
+        return None
+    lows = [e.low for _, e in known if e.low is not None]
+    highs = [e.high for _, e in known if e.high is not None]
+    return Estimate(
+        value=fmean(value for value, _ in known),
+        low=min(lows, default=None),
+        high=max(highs, default=None),
+        n=known[0][1].n,
+    )
+
+
+def quality_of(
+    cell: Cell, attempt: Attempt, extra: Mapping[str, External]
+) -> tuple[Quality | None, str | None]:
+    """(scores, why there are none)."""
+    if not attempt.predictions:
+        return None, "no predictions"
+    try:
+        return quality.score(cell.dataset, attempt.predictions, extra=extra), None
+    except ValueError as error:
+        return None, f"can't be scored: {error}"
+
+
+def training_of(cell: Cell, attempt: Attempt) -> Training | None:
+    """None where no step was recorded."""
+    steps = sorted(attempt.steps, key=lambda event: event.step)
+    evaluations = sorted(attempt.evaluations, key=lambda event: event.step)
+    if not steps and not evaluations:
+        return None
+    spent = list(itertools.accumulate(event.seconds for event in steps))
+    record = attempt.train
+    return Training(
+        steps=len(steps),
+        planned_steps=record.planned_steps if record else None,
+        tokens=sum(event.tokens for event in steps),
+        padded_tokens=sum(event.padded_tokens for event in steps),
+        supervised_tokens=sum(event.supervised_tokens for event in steps),
+        train_s=spent[-1] if spent else 0.0,
+        speed=throughput(
+            steps, warmup_steps=cell.budget.timing_warmup_steps, devices=devices(cell)
+        ),
+        curve=tuple(
+            (second, event.loss)
+            for second, event in zip(spent, steps, strict=True)
+            if event.loss is not None
+        ),
+        validation=tuple((e.train_s, e.loss) for e in evaluations if e.loss is not None),
+        truncated_rows=record.truncated_rows if record else None,
+        dropped_rows=record.dropped_rows if record else None,
+    )
+
+
+def devices(cell: Cell) -> int:
+    return cell.target.devices * cell.target.nodes
+
+
+def cost_of(
+    cell: Cell, phases: Iterable[PhaseRecord], training: Training | None
+) -> cost.Cost | None:
+    """None where no phase ran; `train` is the price of the steps alone."""
+    wall_s: dict[str, float] = {record.phase: record.wall_s for record in phases}
+    if not wall_s:
+        return None
+    ran = training is not None and training.steps > 0
+    return cost.job_cost(
+        wall_s,
+        cell.target.price,
+        devices=cell.target.devices,
+        nodes=cell.target.nodes,
+        train_s=training.train_s if training and ran else None,
+        tokens=training.tokens if training and ran else None,
+    )
+
+
+def peaks_of(phases: Iterable[PhaseRecord]) -> tuple[Peak, ...]:
+    """A peak for each phase and stage; a stage without a baseline uses its phase's lowest."""
+    found = []
+    for record in phases:
+        baselines = [m.host_baseline_bytes for m in record.memory.values()]
+        baseline = min((b for b in baselines if b is not None), default=None)
+        for stage, memory in sorted(record.memory.items()):
+            found.append(_peak(record.phase, stage, memory, baseline))
+    return tuple(found)
+
+
+def _peak(phase: str, stage: str, memory: Memory, baseline: int | None) -> Peak:
+    host, own = memory.host_bytes, memory.host_baseline_bytes
+    baseline = baseline if own is None else own
+    above = None if host is None or baseline is None else max(0, host - baseline)
+    return Peak(
+        phase=phase,
+        stage=stage,
+        reserved=memory.reserved_bytes,
+        allocated=memory.allocated_bytes,
+        device=memory.device_bytes,
+        host=host,
+        host_above_baseline=above,
+    )

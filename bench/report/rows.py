@@ -1,0 +1,241 @@
+"""results/ → one `Row` a cell: every number that a table or chart prints, and where it came from.
+
+Pure arithmetic on what `bench/store.py` reads and `bench/score/` computes.  A value that isn't
+there is None, with its reason where there is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import fmean
+
+from pydantic import ValidationError
+
+from bench.errors import UserError
+from bench.record import Audit, Environment, Status
+from bench.report.measures import (
+    Peak,
+    Training,
+    cost_of,
+    peaks_of,
+    quality_of,
+    training_of,
+)
+from bench.score.convergence import TimeToTarget, best_loss, resolve_target, time_to_target
+from bench.score.cost import Cost
+from bench.score.quality import External, Quality
+from bench.spec import Cell
+from bench.store import Attempt, CellResult
+
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Row:
+    """All that is known of one cell, from its latest attempt that left a record."""
+
+    cell: Cell
+    id: str
+    attempts: int = 0
+    attempt: str | None = None
+    evidence: tuple[str, ...] = ()  # files, relative to the cell's folder
+    status: str = NOT_RUN
+    reason: str | None = None
+    stage: str | None = None
+    audit: Audit | None = None
+    quality: Quality | None = None
+    no_quality: str | None = None
+    training: Training | None = None
+    convergence: TimeToTarget | None = None
+    peaks: tuple[Peak, ...] = ()
+    wall_s: dict[str, float] = field(default_factory=dict)  # by phase
+    stage_s: dict[str, dict[str, float]] = field(default_factory=dict)
+    cost: Cost | None = None
+    environments: tuple[Environment, ...] = ()
+    threads: tuple[int, ...] = ()
+    interruptions: int = 0
+    adapter_works: bool | None = None
+    answered: tuple[int | None, int | None] = (None, None)  # test rows, of the whole split
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this isn't what it is called; such a row enters no comparison."""
+        found = list(self.audit.problems) if self.audit else []
+        if self.adapter_works is False:
+            found.append("the adapter changes no logit: it did not load")
+        return found
+
+    @property
+    def comparable(self) -> bool:
+        return self.status == Status.OK and not self.problems
+
+    @property
+    def outcome(self) -> str:
+        """The status; `invalid` also where only the audit or the adapter says so."""
+        return str(Status.INVALID) if self.status == Status.OK and self.problems else self.status
+
+    @property
+    def why(self) -> str:
+        """Everything that speaks against the row, in one line."""
+        return "; ".join(filter(None, [self.reason, *self.problems])) or "no reason was recorded"
+
+    @cached_property
+    def question(self) -> str:
+        """What the cell asks, its seed aside: rows that share it are repetitions."""
+        asked = {key: value for key, value in self.cell.identity().items() if key != "seed"}
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+    def peak(self, phase: str) -> Peak | None:
+        """The stage in which the deciding counter stood highest; `process` only if no stage did."""
+        device = self.cell.target.device
+        counted = [(p.counted(device), p) for p in self.peaks if p.phase == phase]
+        known = [(value, p.stage != "process", p) for value, p in counted if value is not None]
+        return max(known, key=lambda k: k[:2])[2] if known else None
+
+    def highest(self, phase: str, counter: Callable[[Peak], int | None]) -> int | None:
+        values = [counter(p) for p in self.peaks if p.phase == phase]
+        return max((v for v in values if v is not None), default=None)
+
+    @property
+    def trainable_share(self) -> float | None:
+        return _ratio(self.audit.trainable_params, self.audit.total_params) if self.audit else None
+
+    @property
+    def quantized_share(self) -> float | None:
+        return _ratio(self.audit.quantized_params, self.audit.total_params) if self.audit else None
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+# ---------------------------------------------------------------- reading
+
+
+def rows(results: list[CellResult], extra: Mapping[str, External] | None = None) -> list[Row]:
+    """One row a cell, ordered by dataset, target, model, method, settings, seed.
+
+    `extra` holds the `evaluate:…` metrics, see `bench/report/external.py`.
+    """
+    losses: dict[tuple[str, ...], list[float]] = {}
+    made = []
+    for result in results:
+        row = _readable(result, extra or {})
+        made.append((row, result))
+        loss = _best(row, result)
+        if loss is not None:
+            losses.setdefault(_place(row.cell), []).append(loss)
+    best = {place: fmean(values) for place, values in losses.items()}
+    return sorted((_converged(row, result, best) for row, result in made), key=order)
+
+
+def order(row: Row) -> tuple[object, ...]:
+    cell = row.cell
+    names = (cell.dataset.name, cell.target.name)
+    size = (cell.model.params, cell.model.name)
+    return (*names, *size, method_order(cell), row.question, cell.seed, row.id)
+
+
+def method_order(cell: Cell) -> tuple[int, str]:
+    """base, full, lora, qlora, then others by name."""
+    kinds = ("base", "full", "lora", "qlora")
+    kind = cell.method.kind
+    return (kinds.index(kind) if kind in kinds else len(kinds), cell.method.name)
+
+
+def _readable(result: CellResult, extra: Mapping[str, External]) -> Row:
+    """A cell's row; a damaged file makes it invalid and leaves the others alone."""
+    row = Row(cell=result.cell, id=result.path.name, attempts=len(result.attempts))
+    try:
+        return _row(row, result, extra)
+    except UserError as error:
+        reason = str(error).replace(f"{result.path}/", "")
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{error.title}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return replace(row, status=str(Status.INVALID), reason=reason, stage="report")
+
+
+def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
+    attempt = result.latest
+    if attempt is None:
+        return replace(row, reason=_why_not_run(result), evidence=_evidence(result.attempts[-1:]))
+    status, reason, stage = _outcome(result.cell, attempt)
+    generate = attempt.generate
+    training = training_of(result.cell, attempt)
+    scores, no_scores = quality_of(result.cell, attempt, extra)
+    return replace(
+        row,
+        attempt=attempt.path.name,
+        evidence=_evidence([attempt]),
+        status=status,
+        reason=reason,
+        stage=stage,
+        audit=attempt.audit,
+        quality=scores,
+        no_quality=no_scores,
+        training=training,
+        peaks=peaks_of(attempt.phases),
+        wall_s={record.phase: record.wall_s for record in attempt.phases},
+        stage_s={record.phase: record.stage_s for record in attempt.phases},
+        cost=cost_of(result.cell, attempt.phases, training),
+        environments=tuple(r.environment for r in attempt.phases if r.environment),
+        threads=tuple(r.threads for r in attempt.phases if r.threads is not None),
+        interruptions=sum(record.interruptions for record in attempt.phases),
+        adapter_works=generate.adapter_changes_logits if generate else None,
+        answered=(generate.rows, generate.test_rows) if generate else (None, None),
+    )
+
+
+def _why_not_run(result: CellResult) -> str:
+    if not result.attempts:
+        return "no attempt was made"
+    return f"{result.attempts[-1].path.name} was begun, but left no record of a phase"
+
+
+def _evidence(attempts: list[Attempt]) -> tuple[str, ...]:
+    names = ("events.jsonl", "predictions.jsonl", "train.json", "generate.json", "audit.json")
+    files = [a.path / name for a in attempts for name in (*names, "log.txt")]
+    return tuple(f"{path.parent.name}/{path.name}" for path in files if path.exists())
+
+
+def _outcome(cell: Cell, attempt: Attempt) -> tuple[str, str | None, str | None]:
+    """(status, reason, stage) of the first phase that isn't ok, or of one that is missing."""
+    for record in attempt.phases:
+        if record.status != Status.OK:
+            return str(record.status), record.reason, record.stage or record.phase
+    if cell.method.trains and attempt.train is None:
+        return NOT_RUN, "the train phase left no record", "train"
+    if attempt.generate is None:
+        return NOT_RUN, "the generate phase left no record", "generate"
+    return str(Status.OK), None, None
+
+
+# ---------------------------------------------------------------- convergence
+
+# A relative target looks at the mean of the best losses over the seeds of one method, at the same
+# model, dataset and target: with one seed's own, a lucky seed would move the line for all.
+
+
+def _place(cell: Cell, method: str | None = None) -> tuple[str, ...]:
+    return (cell.model.name, cell.dataset.name, cell.target.name, method or cell.method.name)
+
+
+def _best(row: Row, result: CellResult) -> float | None:
+    if not row.comparable or result.latest is None:
+        return None
+    return best_loss(result.latest.evaluations)
+
+
+def _converged(row: Row, result: CellResult, best: Mapping[tuple[str, ...], float]) -> Row:
+    target = row.cell.converged
+    if target is None or row.training is None or result.latest is None:
+        return row
+    place = _place(row.cell, target.relative_to)
+    losses = {place[-1]: best.get(place)}
+    reached = time_to_target(result.latest.evaluations, resolve_target(target, losses))
+    return replace(row, convergence=reached)

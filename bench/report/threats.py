@@ -1,0 +1,261 @@
+"""What a sceptic should know before believing the report: read from the data, not from a template.
+
+Each function returns the sentences that apply, none if nothing does.  A new threat is one function
+and its name in CHECKS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from bench.record import Environment
+from bench.report import show
+from bench.report.compare import Entry, Panel
+from bench.report.rows import Row
+
+SMALL = 500  # test rows; at 500 a share near one half is known to about ±4.4 points
+
+Panels = Sequence[Panel]
+
+
+def threats(panels: Panels) -> list[str]:
+    return list(dict.fromkeys(sentence for check in CHECKS for sentence in check(panels)))
+
+
+def _rows(panels: Panels) -> list[Row]:
+    return [row for panel in panels for row in panel.rows]
+
+
+def _entries(panels: Panels) -> list[Entry]:
+    return [entry for panel in panels for entry in panel.entries]
+
+
+def _environments(panels: Panels) -> list[Environment]:
+    return [env for row in _rows(panels) for env in row.environments]
+
+
+def one_seed(panels: Panels) -> list[str]:
+    trained = [e for e in _entries(panels) if e.cell.method.trains and e.good]
+    single = [entry for entry in trained if len(entry.good) == 1]
+    if not single:
+        return []
+    how_many = "Each" if len(single) == len(trained) else f"{len(single)} of {len(trained)}"
+    return [
+        f"{how_many} trained combination has one seed: how much another seed would differ is "
+        "unknown, and the intervals don't include it."
+        if how_many == "Each"
+        else f"{how_many} trained combinations have one seed: how much another seed would differ "
+        "is unknown there, and their intervals don't include it."
+    ]
+
+
+def small_tests(panels: Panels) -> list[str]:
+    found = []
+    for name in dict.fromkeys(panel.dataset for panel in panels):
+        rows = [row for row in _rows(panels) if row.cell.dataset.name == name and row.quality]
+        sizes = sorted({row.quality.n for row in rows if row.quality})
+        if sizes and sizes[0] < SMALL:
+            points = 98 / sizes[0] ** 0.5
+            found.append(
+                f"{show.markdown(name)}: {_range(sizes)} test rows were scored. With "
+                f"{show.many(sizes[0], 'row')} a share near one half is known to about "
+                f"±{show.number(points, 2)} points."
+            )
+        if len(sizes) > 1:
+            found.append(
+                f"{show.markdown(name)}: cells answered different numbers of test rows "
+                f"({_range(sizes)}), so their scores rest on different rows."
+            )
+    return found
+
+
+def samples(panels: Panels) -> list[str]:
+    pairs = {
+        (row.cell.dataset.name, *row.answered)
+        for row in _rows(panels)
+        if row.answered[0] is not None and row.answered[1] is not None
+    }
+    return [
+        f"{show.markdown(name)}: {done} of {total} test rows were answered, a sample."
+        for name, done, total in sorted(pairs)
+        if (done or 0) < (total or 0)
+    ]
+
+
+def synthetic(panels: Panels) -> list[str]:
+    names = sorted({p.dataset for p in panels if p.cell.dataset.synthetic})
+    if not names:
+        return []
+    return [
+        f"Synthetic data: {show.markdown(show.listed(names))}. It shows that methods learn and "
+        "what they cost; it doesn't rank them for your data."
+    ]
+
+
+def random_weights(panels: Panels) -> list[str]:
+    kinds = {(e.model, e.cell.model.weights.kind) for e in _entries(panels)}
+    names = sorted(model for model, kind in kinds if kind == "random")
+    tiny = sorted(model for model, kind in kinds if kind == "tiny")
+    found = []
+    if names:
+        found.append(f"Random weights: {show.listed(names)}. Quality means nothing there.")
+    if tiny:
+        found.append(f"Models made here for testing: {show.listed(tiny)}; no real one is so small.")
+    return found
+
+
+def machines(panels: Panels) -> list[str]:
+    found = []
+    for panel in panels:
+        names = {machine(env) + env.hostname_hash for row in panel.rows for env in row.environments}
+        if len(names) > 1:
+            found.append(
+                f"{show.markdown(panel.dataset)} on {show.markdown(panel.target)}: cells ran on "
+                f"{len(names)} different machines, so times don't compare exactly."
+            )
+    return found
+
+
+def machine(env: Environment) -> str:
+    gpus = ", ".join(f"{env.gpus.count(name)} × {name}" for name in dict.fromkeys(env.gpus))
+    ram = f"{show.gib(env.ram_bytes)} GiB RAM"
+    return ", ".join(filter(None, [gpus, env.cpu, f"{env.cpu_cores} cores", ram, env.os]))
+
+
+def other_than_target(panels: Panels) -> list[str]:
+    found = []
+    for panel in panels:
+        target = panel.cell.target
+        for name in sorted({n for row in panel.rows for env in row.environments for n in env.gpus}):
+            if target.match and not re.search(target.match, name):
+                found.append(
+                    f"Cells for {show.markdown(target.name)} ran on {show.markdown(name)}, which "
+                    "isn't that target: its times and costs are not the target's."
+                )
+        if target.device == "cuda" and any(
+            not env.gpus for row in panel.rows for env in row.environments
+        ):
+            found.append(f"Cells for {show.markdown(target.name)} ran without a GPU.")
+    return found
+
+
+def load(panels: Panels) -> list[str]:
+    busy = [
+        row
+        for row in _rows(panels)
+        if any((env.load_average or 0) > env.cpu_cores for env in row.environments)
+    ]
+    if not busy:
+        return []
+    return [
+        f"The machine was busy: its load was above its number of cores when {len(busy)} of "
+        f"{show.many(len(_rows(panels)), 'cell')} started, so their times are too long."
+    ]
+
+
+def unstable(panels: Panels) -> list[str]:
+    found = []
+    for panel in panels:
+        for entry in panel.entries:
+            if entry.unstable:
+                found.append(
+                    f"Unstable speed: {show.markdown(entry.label)} on "
+                    f"{show.markdown(panel.target)} ({show.markdown('; '.join(entry.unstable))})."
+                )
+    return found
+
+
+def versions(panels: Panels) -> list[str]:
+    packages: dict[str, set[str]] = {}
+    commits = set()
+    dirty = False
+    for env in _environments(panels):
+        dirty = dirty or bool(env.git_dirty)
+        commits.add(env.git_commit)
+        for name, version in env.packages.items():
+            packages.setdefault(name, set()).add(version)
+    mixed = sorted(name for name, found in packages.items() if len(found) > 1)
+    told = []
+    if mixed:
+        told.append(f"Cells ran with different versions of {show.listed(mixed)}.")
+    if len(commits) > 1:
+        told.append(f"Cells ran from {len(commits)} different commits of this project.")
+    if dirty:
+        told.append("Some cells ran from a working copy with uncommitted changes.")
+    return told
+
+
+def settings(panels: Panels) -> list[str]:
+    tagged = [entry for entry in _entries(panels) if entry.tag]
+    suites = sorted({row.cell.suite_version for row in _rows(panels)})
+    told = []
+    if tagged:
+        told.append(
+            "The same names stand for different settings (budget, strategy or another field "
+            "changed between runs); the 8 digits behind a method tell them apart, and cell.json "
+            "says what differs."
+        )
+    if len(suites) > 1:
+        told.append(f"Cells of suite versions {_range(suites)} stand beside each other.")
+    return told
+
+
+def repeats(panels: Panels) -> list[str]:
+    again = [row for row in _rows(panels) if row.attempts > 1]
+    broken = [row for row in _rows(panels) if row.interruptions]
+    told = []
+    if again:
+        told.append(
+            f"{show.many(len(again), 'cell')} took more than one attempt; the last one is "
+            "reported, and costs leave the earlier ones out."
+        )
+    if broken:
+        told.append(
+            f"{show.many(len(broken), 'cell')} went on after an interruption: wall seconds and "
+            "cost hold the interrupted processes too."
+        )
+    return told
+
+
+def cut_rows(panels: Panels) -> list[str]:
+    cut = [r for r in _rows(panels) if r.training and (r.training.truncated_rows or 0) > 0]
+    dropped = [r for r in _rows(panels) if r.training and (r.training.dropped_rows or 0) > 0]
+    told = []
+    if cut:
+        told.append(f"Training rows were cut at max_length in {show.many(len(cut), 'cell')}.")
+    if dropped:
+        told.append(
+            f"Training rows were dropped in {show.many(len(dropped), 'cell')}: nothing was left to "
+            "learn after the cut."
+        )
+    return told
+
+
+def always(panels: Panels) -> list[str]:
+    return [
+        "Intervals are per cell, not per difference: two that overlap may still differ, and a "
+        "test on paired rows would say more."
+    ]
+
+
+CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
+    one_seed,
+    small_tests,
+    samples,
+    synthetic,
+    random_weights,
+    machines,
+    other_than_target,
+    load,
+    unstable,
+    versions,
+    settings,
+    repeats,
+    cut_rows,
+    always,
+)
+
+
+def _range(values: Sequence[int]) -> str:
+    return show.count(values[0]) if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"

@@ -1,0 +1,147 @@
+"""A suite's cells, one after another; whatever is finished is never run again.
+
+What happens to a cell when its suite is run again:
+
+    finished (ok, invalid, skipped, diverged, timeout, out of memory)   left alone
+    killed, error                    the phase is tried again; the old record is kept beside it
+    interrupted while training       a new attempt: a half-trained model proves nothing
+    interrupted while generating     the same attempt goes on with the rows that are missing
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import cache, store
+from bench.record import PhaseRecord, Status
+from bench.run import launch
+from bench.run.progress import Progress
+from bench.spec import Cell
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a cell stands."""
+
+    cell: Cell
+    status: Status
+    reason: str | None
+
+
+def phases(cell: Cell) -> tuple[str, ...]:
+    return ("train", "generate") if cell.method.trains else ("generate",)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How to run cells."""
+
+    results: Path
+    progress: Progress
+    fresh: bool = False
+    parallel: int = 1
+
+
+def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
+    """Run every cell that isn't finished, in order.
+
+    An interrupt, or an error that is nobody's result (a full disk), ends all workers and goes up.
+    """
+    todo = [cell for cell in cells if how.fresh or not finished(cell, how.results)]
+    how.progress.begin(total=len(cells), done=len(cells) - len(todo))
+    launch.STOP.clear()
+    with ThreadPoolExecutor(how.parallel) as pool:
+        futures = [pool.submit(_run_shown, cell, how) for cell in todo]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            launch.STOP.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
+
+
+def _run_shown(cell: Cell, how: Run) -> None:
+    how.progress.cell_begins(cell)
+    record = run_cell(cell, how)
+    how.progress.cell_ends(cell, record)
+
+
+def run_cell(cell: Cell, how: Run) -> PhaseRecord:
+    """Run the phases of one cell that are missing; returns the last record."""
+    folder = store.cell_folder(how.results, cell)
+    with store.lock(folder):
+        store.write_json(folder / "cell.json", cell)
+        attempt = None if how.fresh else _resumable(cell, folder)
+        attempt = attempt or store.new_attempt(folder)
+        for phase in phases(cell):
+            record = _phase(cell, attempt, phase, how)
+            if record.status is not Status.OK:
+                break
+        if record.status.final and not cell.budget.keep_weights:
+            shutil.rmtree(cache.trained(attempt), ignore_errors=True)
+        return record
+
+
+def _phase(cell: Cell, attempt: Path, phase: str, how: Run) -> PhaseRecord:
+    """The phase's final record, or the one that running it leaves."""
+    record = _record(attempt, phase)
+    if record and record.status.final:
+        return record
+    _supersede(attempt, phase)
+    for name in ("events.jsonl", "predictions.jsonl"):
+        store.cut_torn_line(attempt / name)
+    follow = how.progress.phase_begins(cell, phase)
+    return launch.run_phase(cell, attempt, phase, follow, how.parallel)
+
+
+def finished(cell: Cell, results: Path, *, retry: bool = True) -> Finished | None:
+    """The cell's result; None where something is left to do.
+
+    With `retry`, killed and error count as something to do.
+    """
+    attempts = store.attempt_folders(store.cell_folder(results, cell))
+    if not attempts:
+        return None
+    for phase in phases(cell):
+        record = _record(attempts[-1], phase)
+        if record is None or (retry and not record.status.final):
+            return None
+        if record.status is not Status.OK:
+            return Finished(cell, record.status, record.reason)
+    return Finished(cell, Status.OK, None)
+
+
+def _resumable(cell: Cell, folder: Path) -> Path | None:
+    """The last attempt, where what it has is worth going on with."""
+    attempts = store.attempt_folders(folder)
+    if not attempts:
+        return None
+    last = attempts[-1]
+    if not cell.method.trains:
+        return last
+    trained = _record(last, "train")
+    if trained is None or trained.status is not Status.OK:
+        return None
+    return last if cache.trained(last).is_dir() else None
+
+
+def _record(attempt: Path, phase: str) -> PhaseRecord | None:
+    """A phase's record; composed from its events where the runner died before writing it."""
+    path = attempt / f"{phase}.json"
+    if not path.exists() and launch.left_last_word(attempt, phase):
+        store.write_json(path, launch.compose(attempt, phase, None))
+    return store.read_record(launch.KINDS[phase], path)
+
+
+def _supersede(attempt: Path, phase: str) -> None:
+    """Keep the record of a killed or failed try beside the one to come."""
+    path = attempt / f"{phase}.json"
+    if path.exists():
+        number = len(list(attempt.glob(f"{phase}.[0-9]*.json"))) + 1
+        path.rename(attempt / f"{phase}.{number}.json")

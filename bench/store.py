@@ -1,0 +1,227 @@
+"""results/: cell folders, attempts, append-only events, atomic records, locks.
+
+    results/<suite>/<cell-id>/cell.json
+    results/<suite>/<cell-id>/attempt-001/{events.jsonl,audit.json,train.json,generate.json,
+                                           predictions.jsonl,log.txt}
+
+A finished record is never overwritten; a torn last line of a JSONL file is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ValidationError
+
+from bench.errors import UserError
+from bench.record import (
+    Audit,
+    EvaluationEvent,
+    GenerateRecord,
+    PhaseRecord,
+    Prediction,
+    StepEvent,
+    TrainRecord,
+)
+from bench.spec import Cell
+
+R = TypeVar("R", bound=BaseModel)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_json(path: Path, value: BaseModel | dict[str, Any]) -> None:
+    """Write atomically: a reader sees the old file or the new one, never half of one."""
+    data = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    text = json.dumps(finite(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def append_line(path: Path, value: BaseModel | dict[str, Any]) -> None:
+    """Append one JSON line with one write, so that lines of a killed process stay whole."""
+    data = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    line = json.dumps(finite(data), ensure_ascii=False, allow_nan=False) + "\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def cut_torn_line(path: Path) -> None:
+    """Drop an unfinished last line (full disk, power cut) before anything is appended to it."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+
+
+def finite(value: Any) -> Any:
+    """NaN and infinity become null: strict JSON has no word for them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Hold a cell's folder; a second run of the same cell gets a clear error at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise UserError(
+            f"{folder} is in use: another run is working on this cell. Wait for it or stop it"
+        ) from None
+
+
+def new_attempt(cell_folder: Path) -> Path:
+    """Make the next attempt's folder."""
+    numbers = [int(path.name.removeprefix("attempt-")) for path in attempt_folders(cell_folder)]
+    folder = cell_folder / f"attempt-{max(numbers, default=0) + 1:03d}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+# ---------------------------------------------------------------- reading
+
+
+def attempt_folders(cell_folder: Path) -> list[Path]:
+    return sorted(path for path in cell_folder.glob("attempt-*") if path.is_dir())
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """One whole JSON line."""
+    row: dict[str, Any] = json.loads(line)
+    return row
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a JSONL file.  Only its last line may be torn.
+
+    Raises UserError where another line isn't JSON: the file was edited or damaged.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(parse_line(line))
+        except ValueError:
+            if number < len(lines):
+                raise UserError(f"{path}:{number}: not JSON: the file was damaged") from None
+    return rows
+
+
+def read_record(kind: type[R], path: Path) -> R | None:
+    """A record, or None where it wasn't written (yet)."""
+    if not path.exists():
+        return None
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: {field}: {first['msg']}: the file was damaged") from None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One execution of a cell, read from its folder."""
+
+    path: Path
+
+    @cached_property
+    def train(self) -> TrainRecord | None:
+        return read_record(TrainRecord, self.path / "train.json")
+
+    @cached_property
+    def generate(self) -> GenerateRecord | None:
+        return read_record(GenerateRecord, self.path / "generate.json")
+
+    @cached_property
+    def audit(self) -> Audit | None:
+        return read_record(Audit, self.path / "audit.json")
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "events.jsonl")
+
+    @cached_property
+    def steps(self) -> list[StepEvent]:
+        return [StepEvent.model_validate(e) for e in self.events if e.get("event") == "step"]
+
+    @cached_property
+    def evaluations(self) -> list[EvaluationEvent]:
+        rows = (e for e in self.events if e.get("event") == "evaluation")
+        return [EvaluationEvent.model_validate(row) for row in rows]
+
+    @cached_property
+    def predictions(self) -> list[Prediction]:
+        """In the order of their ids, whatever order they were generated in."""
+        rows = read_lines(self.path / "predictions.jsonl")
+        return sorted((Prediction.model_validate(row) for row in rows), key=lambda p: p.id)
+
+    @property
+    def phases(self) -> list[PhaseRecord]:
+        return [record for record in (self.train, self.generate) if record]
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell and everything that was found about it."""
+
+    cell: Cell
+    path: Path
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        return [Attempt(path) for path in attempt_folders(self.path)]
+
+    @property
+    def latest(self) -> Attempt | None:
+        """The attempt to report: the last one that left a record."""
+        return next((attempt for attempt in reversed(self.attempts) if attempt.phases), None)
+
+
+def cell_folder(results: Path, cell: Cell) -> Path:
+    return results / cell.suite / cell.id
+
+
+def read_suite(results: Path, suite: str) -> list[CellResult]:
+    """All cells of a suite that results/ holds, in the order of their ids.
+
+    Raises UserError where there are none.
+    """
+    found = []
+    for path in sorted((results / suite).glob("*/cell.json")):
+        cell = read_record(Cell, path)
+        assert cell is not None
+        found.append(CellResult(cell, path.parent))
+    if not found:
+        raise UserError(f"no results in {results / suite}: run `make bench SUITE={suite}` first")
+    return found

@@ -1,0 +1,293 @@
+"""YAML → Suite → ordered cells.  Every error names file, line, field and remedy.
+
+The flow: read a suite file, look its names up in the folders beside it (`models/`, `methods/`,
+`datasets/`, `targets/`), lay overrides over them, cross them, apply the rules.
+
+    bench check suites/quick.yaml
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from bench.document import Document, Location, explain_first, read_yaml, shown, validate
+from bench.errors import UserError, nearest
+from bench.spec import (
+    Budget,
+    Cell,
+    DatasetSpec,
+    MethodSpec,
+    ModelSpec,
+    Reference,
+    Rule,
+    Spec,
+    Strategy,
+    Suite,
+    SuiteFile,
+    TargetSpec,
+    When,
+)
+
+METHOD_KINDS = Path(__file__).parent / "worker" / "methods"
+STRATEGIES = Path(__file__).parent / "worker" / "strategies"
+
+S = TypeVar("S", bound=Spec)
+
+
+def load(path: Path) -> Suite:
+    """Read and resolve a suite file.
+
+    Raises UserError: missing file, bad YAML, unknown key or name, wrong value, impossible cell.
+    """
+    document = read_yaml(path)
+    written = validate(SuiteFile, document)
+    folder = path.parent
+    models = _resolve(ModelSpec, written.models, folder / "models", document, "models")
+    methods = _resolve(MethodSpec, written.methods, folder / "methods", document, "methods")
+    datasets = _resolve(DatasetSpec, written.datasets, folder / "datasets", document, "datasets")
+    targets = _resolve(TargetSpec, written.targets, folder / "targets", document, "targets")
+    _check_kinds(methods, document)
+    _check_strategies(written, document)
+    _check_files(datasets, folder.parent, document)
+    _check_rules(written, document, (models, methods, datasets, targets))
+    matrix = itertools.product(
+        enumerate(targets), enumerate(models), enumerate(datasets), enumerate(methods)
+    )
+    cells: list[Cell] = []
+    excluded: list[tuple[str, str]] = []
+    for (_, target), (_, model), (_, dataset), (index, method) in matrix:
+        rules = [r for r in written.rules if _applies(r.when, model, method, dataset, target)]
+        barred = next((rule for rule in rules if rule.exclude), None)
+        if barred:
+            name = " × ".join(s.name for s in (model, method, dataset, target))
+            excluded.append((name, barred.reason))
+            continue
+        point = _Point(written, rules, model, method, dataset, target)
+        try:
+            cells.extend(point.cells())
+        except ValidationError as error:
+            where = document.where(("methods", index))
+            raise UserError(
+                f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
+            ) from None
+    return Suite(
+        name=written.name,
+        version=written.version,
+        title=written.title,
+        path=str(path),
+        parallel_cells=written.parallel_cells,
+        cells=tuple(cells),
+        excluded=tuple(excluded),
+    )
+
+
+def find(name: str) -> Path:
+    """The file of a suite given as a name (`quick`) or as a path (`suites/quick.yaml`)."""
+    for path in (Path(name), Path("suites") / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    known = [p.stem for p in Path("suites").glob("*.yaml")]
+    raise UserError(f"no suite {name}: not a file, and not in suites/. {nearest(name, known)}")
+
+
+def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:
+    """The cells that match `--only`, e.g. `method=lora,model=llama-2-7b` (`a|b` for either).
+
+    Raises UserError for an unknown key or a value that matches no cell.
+    """
+    chosen = list(cells)
+    for condition in filter(None, (only or "").split(",")):
+        key, _, value = (part.strip() for part in condition.partition("="))
+        if key not in ("model", "method", "dataset", "target", "seed", "id"):
+            keys = ("model", "method", "dataset", "target", "seed", "id")
+            raise UserError(f"--only {condition}: unknown key {key!r}. {nearest(key, keys)}")
+        wanted = set(value.split("|"))
+        known = {_coordinate(cell, key) for cell in cells}
+        for name in sorted(wanted - known):
+            raise UserError(
+                f"--only {condition}: no cell has {key} {name!r}. " + nearest(name, known)
+            )
+        chosen = [cell for cell in chosen if _coordinate(cell, key) in wanted]
+    return chosen
+
+
+def _coordinate(cell: Cell, key: str) -> str:
+    if key in ("seed", "id"):
+        return str(getattr(cell, key))
+    return str(getattr(cell, key).name)
+
+
+# ---------------------------------------------------------------- the matrix
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One model × method × dataset × target, and the rules that apply to it."""
+
+    written: SuiteFile
+    rules: list[Rule]
+    model: ModelSpec
+    method: MethodSpec
+    dataset: DatasetSpec
+    target: TargetSpec
+
+    def cells(self) -> Iterator[Cell]:
+        budget = self.written.budget.model_dump(exclude_none=True)
+        method = self.method.model_dump(mode="json")
+        seeds = self.written.seeds
+        strategy = self.written.strategy
+        for rule in self.rules:
+            budget = _budget(budget, rule)
+            method = _merge(method, rule.method)
+            seeds = rule.seeds or seeds
+            strategy = rule.strategy or strategy
+        # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
+        for seed in seeds if self.method.trains else seeds[:1]:
+            yield Cell(
+                suite=self.written.name,
+                suite_version=self.written.version,
+                model=self.model,
+                method=MethodSpec.model_validate(method),
+                dataset=self.dataset,
+                target=self.target,
+                strategy=strategy,
+                budget=Budget.model_validate(budget),
+                seed=seed,
+                converged=self.written.converged,
+            )
+
+
+def _budget(base: dict[str, Any], rule: Rule) -> dict[str, Any]:
+    """A rule that counts in steps replaces a budget that counts in epochs, and the reverse."""
+    length = {"max_steps", "epochs"}
+    if length & rule.budget.keys():
+        base = {key: value for key, value in base.items() if key not in length}
+    return base | rule.budget
+
+
+def _applies(
+    when: When, model: ModelSpec, method: MethodSpec, dataset: DatasetSpec, target: TargetSpec
+) -> bool:
+    pairs = (
+        (when.model, model.name),
+        (when.method, method.name),
+        (when.dataset, dataset.name),
+        (when.target, target.name),
+    )
+    return all(not names or name in names for names, name in pairs)
+
+
+# ---------------------------------------------------------------- names and overrides
+
+
+def load_spec(kind: type[S], path: Path) -> S:
+    """Read one model, method, dataset or target file; its `name` is the file's stem."""
+    document = read_yaml(path)
+    spec = validate(kind, document)
+    name = getattr(spec, "name", None)
+    if name != path.stem:
+        where = document.where(("name",))
+        raise UserError(f"{where}: name is {name!r}, but the file is {path.name}: make them equal")
+    return spec
+
+
+def _resolve(
+    kind: type[S],
+    entries: Sequence[str | Reference],
+    folder: Path,
+    document: Document,
+    key: str,
+) -> list[S]:
+    """The specs that a suite's list names, overrides applied, in the suite's order."""
+    specs: list[S] = []
+    for index, entry in enumerate(entries):
+        name = entry if isinstance(entry, str) else entry.use
+        path = folder / f"{name}.yaml"
+        where = document.where((key, index))
+        if not path.is_file():
+            known = [p.stem for p in folder.glob("*.yaml")]
+            raise UserError(f"{where}: {key}: no file {shown(path)}. {nearest(name, known)}")
+        spec = load_spec(kind, path)
+        if isinstance(entry, Reference):
+            merged = _merge(spec.model_dump(mode="json"), entry.model_extra or {})
+            spec = validate(kind, Document(document.path, merged, document.lines), (key, index))
+        if any(getattr(spec, "name", None) == getattr(s, "name", None) for s in specs):
+            raise UserError(
+                f"{where}: {key}: {name} is listed twice: give the variant a `name` of its own"
+            )
+        specs.append(spec)
+    return specs
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` laid over `base`; mappings merge, everything else replaces."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(base.get(key), dict) and isinstance(value, dict)
+        merged[key] = _merge(base[key], value) if both else value
+    return merged
+
+
+def _check_kinds(methods: Sequence[MethodSpec], document: Document) -> None:
+    kinds = _file_names(METHOD_KINDS)
+    for index, method in enumerate(methods):
+        if method.kind not in kinds:
+            where = document.where(("methods", index))
+            raise UserError(
+                f"{where}: method {method.name}: unknown kind {method.kind!r}. "
+                f"{nearest(method.kind, kinds)}"
+            )
+
+
+def _check_strategies(written: SuiteFile, document: Document) -> None:
+    known = {"auto", *_file_names(STRATEGIES)}
+    places: dict[Location, Strategy] = {("strategy",): written.strategy}
+    for index, rule in enumerate(written.rules):
+        if rule.strategy:
+            places["rules", index, "strategy"] = rule.strategy
+    for place, strategy in places.items():
+        if strategy.name not in known:
+            raise UserError(
+                f"{document.where(place)}: strategy: no {strategy.name} yet. "
+                f"{nearest(strategy.name, known)}"
+            )
+
+
+def _file_names(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+def _check_files(datasets: Sequence[DatasetSpec], root: Path, document: Document) -> None:
+    for index, dataset in enumerate(datasets):
+        sources = (*dataset.train, *dataset.validation, *dataset.test)
+        for file in itertools.chain.from_iterable(source.files for source in sources):
+            if not (root / file).is_file():
+                where = document.where(("datasets", index))
+                raise UserError(
+                    f"{where}: dataset {dataset.name}: no file {shown(root / file)} "
+                    "(paths are relative to the folder that holds suites/)"
+                )
+
+
+def _check_rules(written: SuiteFile, document: Document, lists: Sequence[Sequence[Spec]]) -> None:
+    known = dict(zip(("model", "method", "dataset", "target"), lists, strict=True))
+    for index, rule in enumerate(written.rules):
+        for key, specs in known.items():
+            names = [str(getattr(spec, "name", "")) for spec in specs]
+            for name in getattr(rule.when, key):
+                if name not in names:
+                    where = document.where(("rules", index, "when", key))
+                    raise UserError(
+                        f"{where}: rules: this suite has no {key} {name!r}. {nearest(name, names)}"
+                    )
+        try:
+            Budget.model_validate(_budget(written.budget.model_dump(exclude_none=True), rule))
+        except ValidationError as error:
+            where = document.where(("rules", index, "budget"))
+            raise UserError(f"{where}: rules: budget: {explain_first(Cell, error)}") from None

@@ -1,0 +1,87 @@
+"""One phase of one attempt, in this process:  python -m bench.worker train ATTEMPT_FOLDER
+
+The worker only appends to events.jsonl (and predictions.jsonl, audit.json, log.txt); the runner,
+which outlives it, turns that into the phase's record.  Exit code 0 means that a `phase_end` event
+was written, whatever its status.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from bench.record import Status
+from bench.spec import Cell
+from bench.store import read_record
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> int:
+    phase, attempt = argv[0], Path(argv[1])
+    die_with_parent()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    cell = read_record(Cell, attempt.parent / "cell.json")
+    assert cell is not None, f"{attempt.parent} holds no cell.json"
+    from bench.worker.recorder import Recorder
+
+    recorder = Recorder(attempt, phase)
+    with recorder.stage("import"):
+        run = _phase(phase)
+    try:
+        status, reason, facts = run(cell, attempt, recorder)
+    except Exception as error:
+        traceback.print_exc()
+        status, reason, facts = *classify(error), {}
+    recorder.end(status, reason, facts)
+    return 0
+
+
+def _phase(name: str):  # type: ignore[no-untyped-def]
+    if name == "train":
+        from bench.worker.train import train
+
+        return train
+    from bench.worker.generate import generate
+
+    return generate
+
+
+def classify(error: BaseException) -> tuple[Status, str]:
+    """What an exception says about the cell.
+
+    CPU allocation failures carry no type of their own: torch raises RuntimeError with this text,
+    numpy a MemoryError subclass, Python MemoryError.
+    """
+    import torch
+
+    from bench.errors import UserError
+    from bench.worker.train import Diverged
+
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+    if isinstance(error, torch.OutOfMemoryError):
+        return Status.OOM_GPU, text
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return Status.OOM_HOST, text
+    if isinstance(error, Diverged):
+        return Status.DIVERGED, str(error)
+    if isinstance(error, UserError):
+        return Status.ERROR, str(error)
+    return Status.ERROR, text
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the runner dies, however it dies (Linux)."""
+    parent = os.environ.get("BENCH_PARENT_PID")
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent and os.getppid() != int(parent):
+        sys.exit("the runner is gone")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

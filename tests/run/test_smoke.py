@@ -1,0 +1,179 @@
+"""The whole path, for real: two models × four methods, every phase a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from bench import store
+from bench.record import Status
+from bench.score.quality import score
+from bench.spec import Cell
+
+from ..conftest import bench, environment, make_project
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A project in which `bench run smoke` has ended."""
+    folder = make_project(tmp_path_factory.mktemp("smoke"))
+    source = Path(__file__).parent.parent.parent / "suites" / "smoke.yaml"
+    shutil.copy(source, folder / "suites" / "smoke.yaml")
+    done = bench("run", "smoke", cwd=folder, env=environment(cache), timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "report: results/smoke/report/report.md" in done.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(smoke: Path) -> dict[tuple[str, str], store.CellResult]:
+    found = store.read_suite(smoke / "results", "smoke")
+    return {(r.cell.model.name, r.cell.method.name): r for r in found}
+
+
+def attempt(result: store.CellResult) -> store.Attempt:
+    assert len(result.attempts) == 1 and result.latest is not None
+    return result.latest
+
+
+def test_every_cell_left_its_result(results: dict[tuple[str, str], store.CellResult]) -> None:
+    assert len(results) == 8
+    for (model, method), result in results.items():
+        last = attempt(result).phases[-1]
+        if (model, method) == ("tiny-qwen3-moe", "qlora"):
+            # Fused experts can't be quantised by bitsandbytes: not QLoRA, and we say so.
+            assert last.status is Status.INVALID and "not QLoRA" in str(last.reason)
+        else:
+            assert last.status is Status.OK, last.reason
+
+
+def test_training_learns(results: dict[tuple[str, str], store.CellResult]) -> None:
+    for (_, method), result in results.items():
+        if method == "base":
+            continue
+        losses = [event.loss for event in attempt(result).evaluations]
+        assert losses[0] is not None and losses[-1] is not None
+        assert losses[-1] < 0.8 * losses[0], (result.cell.id, losses)
+
+
+def test_adapting_means_something(results: dict[tuple[str, str], store.CellResult]) -> None:
+    def rouge(method: str) -> float:
+        result = results["tiny-llama", method]
+        quality = score(result.cell.dataset, attempt(result).predictions)
+        return quality.metrics["reply.rouge_l"].value or 0.0
+
+    assert rouge("full") > rouge("base") + 0.1
+
+
+def test_steps_count_real_tokens(results: dict[tuple[str, str], store.CellResult]) -> None:
+    for result in results.values():
+        if not result.cell.method.trains:
+            continue
+        steps = attempt(result).steps
+        train = attempt(result).train
+        assert train is not None
+        budget = result.cell.budget
+        assert [step.step for step in steps] == list(range(1, (budget.max_steps or 0) + 1))
+        for step in steps:
+            assert step.sequences == budget.global_batch
+            assert 0 < step.supervised_tokens < step.tokens <= step.padded_tokens
+            assert step.seconds > 0 and step.grad_norm is not None
+        assert train.tokens == sum(step.tokens for step in steps)
+        # Validation and saving are off the clock of the steps, and inside the bill.
+        assert sum(step.seconds for step in steps) <= train.stage_s["train"] < train.wall_s
+
+
+def test_audits_prove_the_methods(results: dict[tuple[str, str], store.CellResult]) -> None:
+    audits = {key: attempt(r).audit for key, r in results.items() if r.cell.method.trains}
+    full, lora, qlora = (audits["tiny-llama", m] for m in ("full", "lora", "qlora"))
+    assert full and lora and qlora
+    assert full.trainable_params == full.total_params and not full.adapted_modules
+    assert set(lora.adapted_modules) == set(qlora.adapted_modules)
+    assert lora.adapted_modules["q_proj"] == lora.decoder_layers
+    assert lora.quantized_params == 0 and set(lora.bytes_by_dtype) == {"float32"}
+    assert qlora.quantized_params > 0.8 * (qlora.total_params - qlora.trainable_params) * 0.8
+    assert qlora.bytes_by_dtype["uint8"] < lora.bytes_by_dtype["float32"] / 8
+    for audit in audits.values():
+        assert audit and audit.frozen_moved == 0 and audit.moved_params
+        assert audit.recomputed_layers == 0  # checkpointing is off in this suite
+
+
+def test_the_router_is_not_adapted(results: dict[tuple[str, str], store.CellResult]) -> None:
+    audit = attempt(results["tiny-qwen3-moe", "lora"]).audit
+    assert audit and "gate" not in audit.adapted_modules
+    assert "experts" in audit.adapted_modules and "q_proj" in audit.adapted_modules
+
+
+def test_predictions_are_kept_row_by_row(results: dict[tuple[str, str], store.CellResult]) -> None:
+    ids = {tuple(p.id for p in attempt(r).predictions) for r in results.values() if r.latest}
+    ids.discard(())  # the invalid cell generated nothing
+    assert len(ids) == 1  # all on the same rows
+    generate = attempt(results["tiny-llama", "lora"]).generate
+    train = attempt(results["tiny-llama", "lora"]).train
+    assert generate and train
+    assert generate.adapter_changes_logits is True
+    assert generate.weights_sha256 == train.weights_sha256  # generated with what was trained
+    assert generate.rows == generate.planned_rows == 8
+
+
+def test_memory_is_known_by_stage(results: dict[tuple[str, str], store.CellResult]) -> None:
+    train = attempt(results["tiny-llama", "full"]).train
+    assert train
+    stages = train.memory
+    assert {"import", "load", "train", "evaluate", "save", "process"} <= stages.keys()
+    held = stages["train"]
+    assert held.host_bytes and held.host_baseline_bytes
+    assert held.host_bytes > held.host_baseline_bytes > 50 * 2**20
+    assert held.allocated_bytes is None  # no GPU: unknown, not zero
+
+
+def test_trained_weights_do_not_pile_up(smoke: Path, cache: Path) -> None:
+    left = list((cache / "trained").glob("*"))
+    assert not [path for path in left if "smoke" in path.name or path.is_dir()], left
+
+
+def test_running_again_does_nothing(smoke: Path, cache: Path) -> None:
+    before = sorted(path.name for path in (smoke / "results").rglob("attempt-*"))
+    started = time.perf_counter()
+    done = bench("run", "smoke", cwd=smoke, env=environment(cache))
+    assert done.returncode == 0
+    assert "8 of 8 cells are finished already" in done.stdout
+    assert time.perf_counter() - started < 60
+    assert sorted(path.name for path in (smoke / "results").rglob("attempt-*")) == before
+
+
+def test_redrawing_changes_no_byte(smoke: Path) -> None:
+    folder = smoke / "results" / "smoke" / "report"
+    before = {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert bench("report", "smoke", cwd=smoke).returncode == 0
+    after = {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert before == after and {"report.md", "summary.csv"} <= before.keys()
+
+
+def test_show_and_list_tell_the_same(smoke: Path) -> None:
+    listed = json.loads(bench("list", "smoke", "--json", cwd=smoke).stdout)
+    assert {row["status"] for row in listed} == {"ok", "invalid"}
+    identity = next(row["id"] for row in listed if row["method"] == "lora")
+    shown = json.loads(bench("show", identity, "--json", cwd=smoke).stdout)
+    assert shown["id"] == identity
+    assert shown["attempts"][0]["train"]["status"] == "ok"
+    assert Cell.model_validate(shown["cell"]).id == identity
+    human = bench("show", identity, cwd=smoke).stdout
+    assert "trainable" in human and "q_proj" in human
+
+
+def test_fresh_makes_a_new_attempt(smoke: Path, cache: Path) -> None:
+    only = "model=tiny-llama,method=base"
+    done = bench("run", "smoke", "--only", only, "--fresh", cwd=smoke, env=environment(cache))
+    assert done.returncode == 0, done.stderr
+    found = store.read_suite(smoke / "results", "smoke")
+    base = next(
+        r for r in found if r.cell.model.name == "tiny-llama" and r.cell.method.name == "base"
+    )
+    assert [a.path.name for a in base.attempts] == ["attempt-001", "attempt-002"]
+    first, second = base.attempts
+    assert [p.prediction for p in first.predictions] == [p.prediction for p in second.predictions]
