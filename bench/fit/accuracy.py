@@ -158,7 +158,9 @@ def _groups(outcomes: list[Outcome], key: Callable[[Outcome], str]) -> dict[str,
 
 def as_text(found: dict[str, Any]) -> str:
     """A Markdown table, as committed to docs/accuracy.md."""
-    head = "| group | n | median | p90 | signed | ≤ 5 % | ≤ 10 % | ≤ 20 % | OOM right | fits right |"
+    head = (
+        "| group | n | median | p90 | signed | ≤ 5 % | ≤ 10 % | ≤ 20 % | OOM right | fits right |"
+    )
     lines = [head, "|---" * 10 + "|", _line("**all**", found["all"])]
     for group in ("by_kind", "by_family"):
         lines += [_line(name, stats) for name, stats in found[group].items()]
@@ -169,7 +171,8 @@ def as_text(found: dict[str, Any]) -> str:
         for o in found["worst"]
     ]
     lines += [
-        f"- wrong call {o['id']}: {o['outcome']}, called {o['called']}" for o in found["wrong_calls"]
+        f"- wrong call {o['id']}: {o['outcome']}, called {o['called']}"
+        for o in found["wrong_calls"]
     ]
     return "\n".join(lines)
 

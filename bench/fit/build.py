@@ -33,9 +33,7 @@ def build(request: Request, device: str = "meta") -> nn.Module:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CannotBuild(f"config of {request.config['model_type']}: {error}") from error
     if request.quantization is not None:
-        model = quantize.convert(
-            model, request.quantization, TORCH_DTYPES[request.dtype], device
-        )
+        model = quantize.convert(model, request.quantization, TORCH_DTYPES[request.dtype], device)
     if request.method == "base":
         model.requires_grad_(False)
     elif request.tree == "litgpt" and request.adapter is not None:
@@ -96,9 +94,13 @@ def adapt(model: nn.Module, adapter: Adapter, device: str = "meta") -> nn.Module
     from peft import get_peft_model
 
     config = peft_config(adapter)
+    if adapter.worker_targets and hasattr(config, "target_modules"):
+        from bench.worker.methods import lora
+
+        config.target_modules = set(lora.target_modules(model, adapter))  # type: ignore[arg-type]
     try:
         with torch.device(device):
-            adapted: nn.Module = get_peft_model(model, config, autocast_adapter_dtype=False)  # type: ignore[arg-type]
+            adapted: nn.Module = get_peft_model(model, config, autocast_adapter_dtype=False)
     except (NotImplementedError, RuntimeError) as error:
         raise CannotBuild(
             f"peft method {adapter.kind} needs real data to set up ({error}): memory unknown"
@@ -169,12 +171,12 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     candidates = [item for item in lists if len(item) > 1 and not _inside_layer(item, lists)]
     if not candidates:
         candidates = [item for item in lists if len(item)]
-    return list(max(candidates, key=_parameters)) if candidates else []
+    return list(max(candidates, key=_list_parameters)) if candidates else []
 
 
 def _inside_layer(item: nn.ModuleList, lists: list[nn.ModuleList]) -> bool:
     return any(item is not other and any(item is sub for sub in other.modules()) for other in lists)
 
 
-def _parameters(module: nn.Module) -> int:
+def _list_parameters(module: Any) -> int:
     return sum(parameter.numel() for parameter in module.parameters())

@@ -1,6 +1,6 @@
 """Empirical constants with their sources, from constants.yaml; a calibration file can replace them.
 
-    python -m bench.fit calibrate results/ --write calibration.yaml
+python -m bench.fit calibrate results/ --write calibration.yaml
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ class GPTQLinear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         codes: Any = self.qweight
         scales: Any = self.scales
+        shifts: Any = self.shifts
         expanded = codes.unsqueeze(1).expand(-1, PACK, -1)
-        weight = torch.bitwise_right_shift(expanded, self.shifts).to(torch.int8)
+        weight = torch.bitwise_right_shift(expanded, shifts).to(torch.int8)
         weight = torch.bitwise_and(weight, 15).reshape(-1, self.group, self.out_features)
         weight = (scales.unsqueeze(1) * weight).reshape(self.in_features, self.out_features)
         out = torch.matmul(x.to(scales.dtype), weight).to(x.dtype)

@@ -29,7 +29,7 @@ CUSTOM_GEMM_4BIT_ROWS = 64  # below: bitsandbytes' own kernel, no dequantised co
 _math_attention = F.scaled_dot_product_attention
 
 
-def cuda_attention(  # noqa: PLR0913 - torch's signature
+def cuda_attention(  # noqa: PLR0913, PLR0917 - torch's signature
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -63,7 +63,7 @@ def _flash_can_run(
     return mask is None and half and same and head_dim <= FLASH_MAX_HEAD_DIM
 
 
-def _flash(  # noqa: PLR0913
+def _flash(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -82,7 +82,7 @@ def _flash(  # noqa: PLR0913
     return out[..., :head_dim] if padding else out
 
 
-def _efficient(  # noqa: PLR0913
+def _efficient(  # noqa: PLR0913, PLR0917
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -82,7 +82,7 @@ def sizes_at(length: int, anchors: Sequence[Anchor]) -> list[int]:
     ]
 
 
-def replay(  # noqa: PLR0913
+def replay(
     start: Sequence[Event],
     last_step: Sequence[Event],
     anchors: Sequence[Anchor],

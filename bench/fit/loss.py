@@ -120,18 +120,33 @@ def _trl(base: Any, hidden: Any, labels: Any, request: Request) -> torch.Tensor:
     from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
     head = base.get_output_embeddings()
-    log_probs = kernel.ChunkedLogProbFunction.apply(
-        hidden.reshape(-1, hidden.shape[-1]),
-        head.weight,
-        head.bias,
-        labels.clamp(min=0).reshape(-1),
-        1.0,
-        _CHUNKED_LOGPROB_CHUNK_SIZE,
-        getattr(base.config, "final_logit_softcapping", None),
-        1.0,
-        ("entropy", "is_top1"),
-    )[0]
+    with _says_autocast(request):
+        log_probs = kernel.ChunkedLogProbFunction.apply(
+            hidden.reshape(-1, hidden.shape[-1]),
+            head.weight,
+            head.bias,
+            labels.clamp(min=0).reshape(-1),
+            1.0,
+            _CHUNKED_LOGPROB_CHUNK_SIZE,
+            getattr(base.config, "final_logit_softcapping", None),
+            1.0,
+            ("entropy", "is_top1"),
+        )[0]
     return -log_probs.sum() / labels.numel()
+
+
+@contextlib.contextmanager
+def _says_autocast(request: Request) -> Iterator[None]:
+    """TRL's function asks torch for the autocast dtype, which meta tensors don't have."""
+    if request.autocast is None:
+        yield
+        return
+    dtype = torch.bfloat16 if request.autocast == "bf16" else torch.float16
+    with (
+        replaced(torch, "is_autocast_enabled", lambda *_: True),
+        replaced(torch, "get_autocast_dtype", lambda *_: dtype),
+    ):
+        yield
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ class FusedAdamW(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and not self.state[parameter]:
@@ -68,14 +68,14 @@ def make_optimizer(kind: str, parameters: Parameters) -> torch.optim.Optimizer:
         from transformers import Adafactor
 
         return Adafactor(parameters, lr=1e-4, scale_parameter=False, relative_step=False)
-    import bitsandbytes as bnb
+    from bitsandbytes import optim
 
-    classes: dict[str, Any] = {
-        "adamw_8bit": bnb.optim.AdamW8bit,
-        "paged_adamw_8bit": bnb.optim.PagedAdamW8bit,
-        "paged_adamw_32bit": bnb.optim.PagedAdamW32bit,
+    names = {
+        "adamw_8bit": "AdamW8bit",
+        "paged_adamw_8bit": "PagedAdamW8bit",
+        "paged_adamw_32bit": "PagedAdamW32bit",
     }
-    made: torch.optim.Optimizer = classes[kind](parameters, lr=1e-4)
+    made: torch.optim.Optimizer = getattr(optim, names[kind])(parameters, lr=1e-4)
     return made
 
 

@@ -72,9 +72,9 @@ def _autocast_on_meta() -> Iterator[None]:
 @contextlib.contextmanager
 def inputs_saved_by_4bit() -> Iterator[None]:
     """bitsandbytes 0.42: MatMul4Bit kept its input, though only its weight is needed."""
-    import bitsandbytes as bnb
+    from bitsandbytes.autograd import _functions
 
-    function = bnb.autograd._functions.MatMul4Bit
+    function: Any = _functions.MatMul4Bit
     real: Callable[..., Any] = function.forward
 
     def forward(ctx: Any, inputs: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -19,6 +19,12 @@ SCALES_PER_BLOCK = 256
 _COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def _bitsandbytes() -> Any:
+    import bitsandbytes
+
+    return bitsandbytes
+
+
 def convert(
     model: nn.Module, quantization: Quantization, dtype: torch.dtype, device: str = "meta"
 ) -> nn.Module:
@@ -71,7 +77,7 @@ def _with_bitsandbytes(model: nn.Module, quantization: Quantization) -> nn.Modul
 
 def _replace_plain(model: nn.Module, quantization: Quantization) -> None:
     """For trees outside transformers: every nn.Linear that isn't skipped."""
-    import bitsandbytes as bnb
+    bnb = _bitsandbytes()
 
     for name, module in list(model.named_modules()):
         if type(module) is not nn.Linear or any(part in name for part in quantization.skip):
@@ -90,7 +96,7 @@ def _replace_plain(model: nn.Module, quantization: Quantization) -> None:
 
 
 def _fill(model: nn.Module, quantization: Quantization, dtype: torch.dtype) -> None:
-    import bitsandbytes as bnb
+    bnb = _bitsandbytes()
 
     for module in model.modules():
         if isinstance(module, bnb.nn.Linear4bit):
@@ -104,7 +110,7 @@ def _made(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _fill_4bit(module: Any, quantization: Quantization, dtype: torch.dtype) -> None:
-    import bitsandbytes as bnb
+    bnb = _bitsandbytes()
 
     shape = torch.Size((module.out_features, module.in_features))
     state = _quant_state(shape, quantization, dtype)
@@ -151,7 +157,7 @@ def _quant_state(shape: torch.Size, quantization: Quantization, dtype: torch.dty
 
 def _fill_8bit(module: Any) -> None:
     """LLM.int8: one byte a weight and one fp32 scale a row."""
-    import bitsandbytes as bnb
+    bnb = _bitsandbytes()
 
     weight = bnb.nn.Int8Params(
         _made(module.out_features, module.in_features, dtype=torch.int8),

@@ -36,6 +36,9 @@ class Adapter(Part):
     dtype: Dtype = "fp32"
     dora: bool = False
     rslora: bool = False
+    worker_targets: bool = Field(
+        False, description="Spell out all-linear as bench.worker does: no router, no head."
+    )
     train_a: bool = Field(True, description="False: LoRA-FA, the A matrices stay frozen.")
     options: dict[str, Any] = Field({}, description="Further arguments of the peft config.")
 
@@ -119,8 +122,9 @@ class Request(Part):
     seq_len: int = 1024
     padded: bool = Field(False, description="A padding mask reaches attention.")
     lengths: tuple[int, ...] = Field(
-        (), description="Longest sequence of successive batches; empty: always seq_len. "
-        "They decide reserved memory, the longest one decides allocated memory."
+        (),
+        description="Longest sequence of successive batches; empty: always seq_len. "
+        "They decide reserved memory, the longest one decides allocated memory.",
     )
     expandable_segments: bool = False
     empty_cache_every: int = Field(0, description="Steps between torch.cuda.empty_cache; 0: never.")
@@ -139,7 +143,9 @@ class Request(Part):
             raise ValueError("method qlora needs a quantization")
         limit = self.config.get("max_position_embeddings")
         if limit and self.longest > limit:
-            raise ValueError(f"sequence length {self.longest} exceeds the model's {limit} positions")
+            raise ValueError(
+                f"sequence length {self.longest} exceeds the model's {limit} positions"
+            )
         return self
 
     @property

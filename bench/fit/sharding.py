@@ -19,7 +19,6 @@ What each engine holds beyond the shards:
 
 from __future__ import annotations
 
-
 from torch import nn
 
 from bench.fit.build import decoder_layers

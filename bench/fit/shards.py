@@ -64,7 +64,9 @@ class Shared(Placement):
         """What the optimizer updates: this rank's part, in the update's precision."""
         for parameter in self.trained:
             dtype = torch.float32 if self.fp32_update else parameter.dtype
-            shard = nn.Parameter(torch.empty(self.shard_elements(parameter), dtype=dtype, device="meta"))
+            shard = nn.Parameter(
+                torch.empty(self.shard_elements(parameter), dtype=dtype, device="meta")
+            )
             self.shards[id(parameter)] = shard
             if self.on_host:
                 self.host_state += shard.numel() * dtype.itemsize
@@ -241,7 +243,9 @@ class FullyShared(Shared):
         if not 0 <= at < len(self.units):
             return
         following = self.units[at]
-        whole = self.sharding.kind == "fsdp" or following.elements <= self.sharding.prefetch_elements
+        whole = (
+            self.sharding.kind == "fsdp" or following.elements <= self.sharding.prefetch_elements
+        )
         if whole:
             self._gather(following)
 

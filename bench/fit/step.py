@@ -92,7 +92,7 @@ def traced(tracer: Tracer, request: Request) -> Iterator[None]:
         yield
 
 
-def run(  # noqa: PLR0913
+def run(  # noqa: PLR0913, PLR0917
     model: nn.Module,
     request: Request,
     tracer: Tracer,
@@ -200,4 +200,3 @@ def _activations(request: Request, loop: Loop) -> Any:
         return torch.empty(saved[0], dtype=saved[1], device="meta")
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-

@@ -65,8 +65,7 @@ def roofline_s(costs: dict[Cost, int], gpu: Gpu) -> float:
     bandwidth = gpu.memory * constant("memory_efficiency")
     launch = constant("launch_s")
     return sum(
-        count
-        * max(cost.flops / (fp32 if cost.fp32 else peak), cost.size / bandwidth, launch)
+        count * max(cost.flops / (fp32 if cost.fp32 else peak), cost.size / bandwidth, launch)
         for cost, count in costs.items()
     )
 
@@ -108,7 +107,9 @@ def _update_s(request: Request, costs: StepCosts, weights: Weights, gpu: Gpu) ->
     if not (sharding.offload_optimizer or sharding.offload_params):
         return roofline_s(costs.update, gpu)
     ranks = sharding.devices
-    traffic = weights.trained // DTYPE_BYTES[request.dtype] * 28 / ranks  # fp32 master, states, grad
+    traffic = (
+        weights.trained // DTYPE_BYTES[request.dtype] * 28 / ranks
+    )  # fp32 master, states, grad
     return traffic * min(ranks, sharding.devices_per_node) / constant("host_memory_bytes_per_s")
 
 

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -172,7 +173,7 @@ class Tracer(TorchDispatchMode):
         if entry is not None:
             self._forget(key, entry)
         self._next += 1
-        ref = weakref.ref(storage, lambda dead, key=key: self._on_death(key, dead))
+        ref = weakref.ref(storage, partial(self._on_death, key))
         self.live[key] = Entry(ref, size, category, self._next)
         self.events.append((ALLOC, self._next, size, 0))
         self._add(size, category)
