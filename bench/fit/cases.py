@@ -129,6 +129,9 @@ def request_of(row: Row, models: dict[str, Row]) -> Request:
     }
     if _lengths_vary(row, fields, stack):
         fields["lengths"] = typical_lengths(row["seq_len"])
+    if stack.get("tree") == "litgpt" and row["seq_len"] % 64:
+        # No one's cap: the data's longest sample, so the one before it is a typical one.
+        fields["previous_length"] = int(0.35 * row["seq_len"])
     stack.pop("adapter_dtype", None)
     if fields["sharding"].kind.startswith("zero"):
         fields["optimizer"] = "adamw_fused"  # DeepSpeed's own Adam kernels have no temporaries
@@ -249,7 +252,7 @@ def _quantization(row: Row, extras: Row) -> Quantization | None:
         double_quant=bool(row.get("double_quant")),
         compute_dtype=base,
         skip=() if extras.get("quantize_lm_head") else ("lm_head",),
-        saves_inputs=version == 42,
+        saves_inputs=version is not None and version < 43,
         half_state=version is not None and version < 43 and base == "bf16",
         kbit_preparation=bool(extras.get("kbit_preparation")),
     )

@@ -71,7 +71,7 @@ def _autocast_on_meta() -> Iterator[None]:
 
 @contextlib.contextmanager
 def inputs_saved_by_4bit() -> Iterator[None]:
-    """bitsandbytes 0.42: MatMul4Bit kept its input, though only its weight is needed."""
+    """bitsandbytes before 0.43: MatMul4Bit kept its input, though only its weight is needed."""
     from bitsandbytes.autograd import _functions
 
     function: Any = _functions.MatMul4Bit

@@ -53,7 +53,9 @@ class Quantization(Part):
     skip: tuple[str, ...] = Field(("lm_head",), description="Modules that stay 16-bit.")
     group_size: int = Field(128, description="GPTQ only: weights per scale.")
     saves_inputs: bool = Field(
-        False, description="bitsandbytes 0.42 kept each 4-bit layer's input for the backward."
+        False,
+        description="bitsandbytes before 0.43 kept each 4-bit layer's input for the backward, "
+        "and longer: as a plain attribute it lives as long as the graph that the logits hold.",
     )
     half_state: bool = Field(
         False,
@@ -125,6 +127,9 @@ class Request(Part):
         (),
         description="Longest sequence of successive batches; empty: always seq_len. "
         "They decide reserved memory, the longest one decides allocated memory.",
+    )
+    previous_length: int = Field(
+        0, description="Length of the step before the longest one; 0: as long."
     )
     expandable_segments: bool = False
     empty_cache_every: int = Field(0, description="Steps between torch.cuda.empty_cache; 0: never.")

@@ -118,8 +118,13 @@ def run(  # noqa: PLR0913, PLR0917
     with context or traced(tracer, request):
         for number in range(1, steps + 1):
             tracer.mark_step()
-            train_step(loop, number, length or request.longest)
+            train_step(loop, number, length or _length(request, number))
     return loop
+
+
+def _length(request: Request, number: int) -> int:
+    """The first step's loop variables live on in the second, which has the longest batch."""
+    return (request.previous_length if number == 1 else 0) or request.longest
 
 
 def train_step(loop: Loop, number: int, length: int) -> None:

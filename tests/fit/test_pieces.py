@@ -12,19 +12,19 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
+import torch
+import torch.nn.functional as F
 
-from bench.fit import accuracy, kernels, lengths  # noqa: E402
-from bench.fit.allocator import ALLOC, FREE, MIB, CachingAllocator  # noqa: E402
-from bench.fit.build import build  # noqa: E402
-from bench.fit.cache import Cache  # noqa: E402
-from bench.fit.cases import request_of  # noqa: E402
-from bench.fit.memory import step_memory  # noqa: E402
-from bench.fit.plan import StepMemory  # noqa: E402
-from bench.fit.quantize import quant_state_tensors  # noqa: E402
-from bench.fit.request import Adapter, Quantization, Request, Sharding  # noqa: E402
-from bench.fit.steptime import find_gpu  # noqa: E402
+from bench.fit import accuracy, kernels, lengths
+from bench.fit.allocator import ALLOC, FREE, MIB, CachingAllocator
+from bench.fit.build import build
+from bench.fit.cache import Cache
+from bench.fit.cases import request_of
+from bench.fit.memory import step_memory
+from bench.fit.plan import StepMemory
+from bench.fit.quantize import quant_state_tensors
+from bench.fit.request import Adapter, Quantization, Request, Sharding
+from bench.fit.steptime import find_gpu
 
 CASES = Path(__file__).parents[2].parent / "shared" / "cases"
 TINY = {
