@@ -1,0 +1,135 @@
+"""Commands; `bench` starts them as processes and reads their JSON.
+
+python -m bench.fit plan SUITE.yaml [--json] [--cache DIR]
+python -m bench.fit fit MODEL --method qlora [--target 1xl40s-48gb] [--json]
+python -m bench.fit accuracy CASES.jsonl --models MODELS.json [--json] [--cache DIR]
+python -m bench.fit speed THROUGHPUT.jsonl --cases CASES.jsonl --models MODELS.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import TypeAlias
+
+Parsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    parser = argparse.ArgumentParser(prog="python -m bench.fit", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    _add_plan(commands)
+    _add_fit(commands)
+    _add_accuracy(commands)
+    _add_speed(commands)
+    options = parser.parse_args(arguments)
+    from bench.errors import UserError
+
+    try:
+        return int(options.run(options))
+    except (UserError, ValueError) as error:
+        print(_one_line(error), file=sys.stderr)
+        return 2
+
+
+def _one_line(error: Exception) -> str:
+    """pydantic's errors hold several lines; the one after the field's name says it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith("Value error")), lines[0])
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--cache", type=Path, help="folder that keeps traces")
+
+
+def _add_accuracy(commands: Parsers) -> None:
+    parser = commands.add_parser("accuracy", help="predict published cases and say how far off")
+    parser.add_argument("cases", type=Path)
+    parser.add_argument("--models", type=Path, required=True)
+    _common(parser)
+    parser.set_defaults(run=_accuracy)
+
+
+def _accuracy(options: argparse.Namespace) -> int:
+    from bench.fit import accuracy
+    from bench.fit.cache import Cache
+
+    outcomes = accuracy.run(
+        options.cases, options.models, Cache(options.cache), progress=not options.json
+    )
+    found = accuracy.report(outcomes)
+    print(json.dumps(found, indent=1) if options.json else accuracy.as_text(found))
+    return 0
+
+
+def _add_speed(commands: Parsers) -> None:
+    parser = commands.add_parser("speed", help="predict published speeds and say how far off")
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--cases", type=Path, required=True)
+    parser.add_argument("--models", type=Path, required=True)
+    _common(parser)
+    parser.set_defaults(run=_speed)
+
+
+def _speed(options: argparse.Namespace) -> int:
+    from bench.fit import speed
+    from bench.fit.cache import Cache
+
+    found, skipped = speed.run(options.rows, options.cases, options.models, Cache(options.cache))
+    write = speed.as_json if options.json else speed.as_text
+    out = write(found, skipped)
+    print(json.dumps(out, indent=1) if options.json else out)
+    return 0
+
+
+def _add_plan(commands: Parsers) -> None:
+    parser = commands.add_parser("plan", help="predict every cell of a suite")
+    parser.add_argument("suite", type=Path)
+    _common(parser)
+    parser.set_defaults(run=_plan)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from bench.fit import commands
+
+    rows = commands.plan_suite(options.suite, options.cache)
+    print(json.dumps(rows, indent=1) if options.json else commands.table(rows))
+    return 0
+
+
+def _add_fit(commands: Parsers) -> None:
+    parser = commands.add_parser("fit", help="predict one configuration")
+    parser.add_argument("model", help="name in suites/models, or a config.json")
+    parser.add_argument("--method", default="qlora", help="name in suites/methods")
+    parser.add_argument("--target", help="name in suites/targets; without: all of them")
+    parser.add_argument("--suites", type=Path, default=Path("suites"))
+    parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument("--micro-batch", default="1", help="a number, or max")
+    parser.add_argument("--strategy", default="auto")
+    parser.add_argument("--optimizer")
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--grad-checkpointing", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--packed", action="store_true")
+    _common(parser)
+    parser.set_defaults(run=_fit)
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from bench.fit import commands
+
+    rows = commands.fit_one(options)
+    print(json.dumps(rows, indent=1) if options.json else commands.table(rows))
+    return 0 if any(row["plan"]["fits"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A cell of a suite → the request that its training step is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.fit.request import Adapter, Quantization, Request, Sharding
+from bench.spec import Cell, MethodSpec, Strategy, TargetSpec
+
+
+def request_of_cell(
+    cell: Cell, strategy: Strategy | None = None, micro_batch: int | None = None
+) -> Request:
+    """The worker trains with TRL's SFTTrainer: fused head, outputs and gradients freed early."""
+    method, budget, target = cell.method, cell.budget, cell.target
+    strategy = strategy or cell.strategy
+    micro = micro_batch or budget.micro_batch
+    sharding = sharding_of(strategy, method, target)
+    ranks = 1 if sharding.kind == "single" else sharding.devices
+    fields: dict[str, Any] = {
+        "config": cell.model.config,
+        "method": method.kind if method.kind in ("base", "full", "lora", "qlora") else "full",
+        "dtype": method.dtype,
+        "autocast": method.autocast,
+        "attention": method.attention,
+        "adapter": _adapter(method),
+        "quantization": _quantization(method),
+        "optimizer": method.optimizer or "adamw",
+        "loss": "trl",
+        "keeps_outputs": False,
+        "frees_gradients_at_once": True,
+        "max_grad_norm": method.max_grad_norm,
+        "checkpointing": "full" if method.gradient_checkpointing else "none",
+        "accumulation": max(1, budget.global_batch // (micro * ranks)),
+        "micro_batch": micro,
+        "seq_len": budget.max_length,
+        "padded": not method.packing,
+        "sharding": sharding,
+    }
+    return Request(**fields)
+
+
+def sharding_of(strategy: Strategy, method: MethodSpec, target: TargetSpec) -> Sharding:
+    """`auto` is resolved by the caller; here it means one device."""
+    kind: Any = "single" if strategy.name == "auto" else strategy.name
+    zero = kind.startswith("zero")
+    return Sharding(
+        kind=kind,
+        devices=1 if kind == "single" else target.devices * target.nodes,
+        devices_per_node=target.devices,
+        offload_params=strategy.offload_params,
+        offload_optimizer=strategy.offload_optimizer,
+        fp32_master=zero and method.dtype != "fp32",
+        memory_efficient_load=method.quantization is None,
+    )
+
+
+def _adapter(method: MethodSpec) -> Adapter | None:
+    found = method.adapter
+    if found is None:
+        return None
+    return Adapter(
+        rank=found.rank,
+        alpha=found.alpha,
+        dropout=found.dropout,
+        target_modules=found.target_modules,
+        exclude_modules=found.exclude_modules,
+        target_parameters=found.target_parameters,
+        dtype=found.dtype,
+        dora=found.dora,
+        rslora=found.rslora,
+        worker_targets=True,
+    )
+
+
+def _quantization(method: MethodSpec) -> Quantization | None:
+    found = method.quantization
+    if found is None:
+        return None
+    return Quantization(
+        bits=found.bits,
+        quant_type=found.quant_type,
+        double_quant=found.double_quant,
+        compute_dtype=found.compute_dtype,
+    )

@@ -1,0 +1,53 @@
+"""Request → StepMemory: the trace, its replay for varying lengths, and the host's share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bench.fit.costs import Cost, StepCosts
+from bench.fit.host import host_memory
+from bench.fit.plan import StepMemory
+from bench.fit.request import Request
+from bench.fit.simulate import simulate
+
+
+def step_memory(request: Request) -> StepMemory:
+    """Peak bytes of the heaviest rank and of one node, and what its operators cost."""
+    found = simulate(request)
+    host = host_memory(request, found)
+    peak = found.phases[found.peak_phase]
+    trace = found.trace
+    return StepMemory(
+        allocated_bytes=found.allocated,
+        reserved_bytes=found.reserved,
+        reserved_fixed_bytes=found.reserved_fixed,
+        reserved_high_bytes=found.reserved_high,
+        host_bytes=max(host.load, host.train),
+        host_load_bytes=host.load,
+        phases={name: item.allocated for name, item in found.phases.items()},
+        reserved_phases=found.reserved_by_phase,
+        breakdown={name: size for name, size in peak.categories.items() if size > 1 << 20},
+        peak_phase=found.peak_phase,
+        peak_operator=peak.operator,
+        parameters=trace.parameters,
+        trainable=trace.trainable,
+        held_bytes=trace.held_bytes,
+        trained_bytes=trace.trained_bytes,
+        micro_batches=trace.costs.micro_batches,
+        micro_costs=_rows(trace.costs.micro),
+        update_costs=_rows(trace.costs.update),
+        notes=found.notes,
+    )
+
+
+def _rows(costs: Counter[Cost]) -> list[tuple[int, int, bool, int]]:
+    return [(cost.flops, cost.size, cost.fp32, count) for cost, count in costs.items()]
+
+
+def costs_of(memory: StepMemory) -> StepCosts:
+    """The operator costs that a StepMemory carries."""
+    return StepCosts(
+        micro=Counter({Cost(f, s, p): count for f, s, p, count in memory.micro_costs}),
+        update=Counter({Cost(f, s, p): count for f, s, p, count in memory.update_costs}),
+        micro_batches=memory.micro_batches,
+    )
