@@ -46,6 +46,13 @@ def plan_cell(cell: Cell, request: Request, cache: Cache) -> Plan:
             micro_batch=request.micro_batch,
             notes=["a CPU target: predicted for CUDA devices only"],
         )
+    if not cell.method.trains:
+        return Plan(
+            fits=None,
+            strategy=cell.strategy.name,
+            micro_batch=request.micro_batch,
+            notes=["nothing is trained: plans don't cover generation alone yet"],
+        )
     if cell.strategy.name == "auto":
         return best_strategy(request, cell.target, cache, steps)
     return predict(request, cell.target, cache, steps)
