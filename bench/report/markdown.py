@@ -170,7 +170,7 @@ def _differences_legend(panels: Sequence[Panel]) -> str:
         "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "
         "rows and seeds together. p: approximate randomisation, Holm-corrected over all pairs of "
         "this metric. *not resolved* isn't *equal*: it says that these rows can't tell. "
-        "~: the answers differ on fewer than 10 rows, so the interval is too narrow; p is exact. "
+        "~: the answers differ on fewer than 10 rows, so the interval is too narrow: go by p. "
     )
     if delta:
         return text + (
