@@ -98,6 +98,32 @@ def check(
 
 
 @app.command()
+def plan(suite: SuiteName, as_json: Json = False) -> None:
+    """Predict memory, time and cost of every cell, without a GPU (minutes for large suites)."""
+    from bench import suite as suites
+
+    raise typer.Exit(_fit("plan", str(suites.find(suite)), *(["--json"] if as_json else [])))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def fit(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A name in suites/models, or a config.json.")],
+    method: Annotated[str, typer.Option(help="A name in suites/methods.")] = "qlora",
+    target: Annotated[str | None, typer.Option(help="Without it: all of suites/targets.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict whether one configuration fits, and what would make it fit.
+
+    Further options: --seq-len --micro-batch N|max --strategy --optimizer --rank
+    --grad-checkpointing/--no-grad-checkpointing --packed.
+    """
+    more = ["--target", target] if target else []
+    more += ["--json"] if as_json else []
+    raise typer.Exit(_fit("fit", model, "--method", method, *more, *context.args))
+
+
+@app.command()
 def run(
     suite: SuiteName,
     only: Only = None,
@@ -165,6 +191,16 @@ def add_model(
 
 
 # ---------------------------------------------------------------- helpers
+
+
+def _fit(*arguments: str) -> int:
+    """Predictions need torch: a process of their own, its traces kept in the cache folder."""
+    import subprocess
+
+    from bench import cache
+
+    command = [sys.executable, "-m", "bench.fit", *arguments, "--cache", str(cache.root() / "fit")]
+    return subprocess.run(command, check=False).returncode
 
 
 def _check_data(found: Suite, results: Path) -> None:
