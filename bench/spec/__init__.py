@@ -1,0 +1,71 @@
+"""What a person asks for: models, methods, datasets, targets and the suite that crosses them.
+
+Pure: no I/O and no torch, so that every command answers fast and a suite can be checked anywhere.
+`bench/suite.py` reads the YAML files and builds these types.  See them resolved with:
+
+    bench list suites/quick.yaml --json
+"""
+
+from bench.spec.base import DTYPE_BYTES, Dtype, NonNegative, Positive, Slug, Spec
+from bench.spec.budget import Budget, Comparison, ConvergenceTarget, Strategy, scale
+from bench.spec.cell import Cell
+from bench.spec.dataset import DatasetSpec, Field_, Message, Source, Split
+from bench.spec.method import (
+    UNTRAINED,
+    WITHOUT_MODEL,
+    AdapterSpec,
+    MethodSpec,
+    Optimizer,
+    QuantizationSpec,
+)
+from bench.spec.model import (
+    HubWeights,
+    ModelSpec,
+    PackageWeights,
+    PathWeights,
+    RandomWeights,
+    TinyWeights,
+    Weights,
+)
+from bench.spec.suite import Reference, Rule, Suite, SuiteFile, When
+from bench.spec.target import Price, TargetSpec
+
+__all__ = [
+    "DTYPE_BYTES",
+    "UNTRAINED",
+    "WITHOUT_MODEL",
+    "AdapterSpec",
+    "Budget",
+    "Cell",
+    "Comparison",
+    "ConvergenceTarget",
+    "DatasetSpec",
+    "Dtype",
+    "Field_",
+    "HubWeights",
+    "Message",
+    "MethodSpec",
+    "ModelSpec",
+    "NonNegative",
+    "Optimizer",
+    "PackageWeights",
+    "PathWeights",
+    "Positive",
+    "Price",
+    "QuantizationSpec",
+    "RandomWeights",
+    "Reference",
+    "Rule",
+    "Slug",
+    "Source",
+    "Spec",
+    "Split",
+    "Strategy",
+    "Suite",
+    "SuiteFile",
+    "TargetSpec",
+    "TinyWeights",
+    "Weights",
+    "When",
+    "scale",
+]

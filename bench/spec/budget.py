@@ -1,0 +1,93 @@
+"""What a suite says about its cells: budget, placement, targets of convergence, comparison."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from bench.spec.base import NonNegative, Positive, Slug, Spec
+
+
+class ConvergenceTarget(Spec):
+    """When a run counts as converged: a validation loss, or one relative to another method."""
+
+    validation_loss: Annotated[float, Field(gt=0)] | None = None
+    relative_to: Slug | None = Field(None, description="Method whose best validation loss counts.")
+    within: Annotated[float, Field(ge=0)] = Field(
+        0.01, description="Share of that loss: best × (1 + within)."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> ConvergenceTarget:
+        if (self.validation_loss is None) == (self.relative_to is None):
+            raise ValueError("give `validation_loss` or `relative_to`, one of them")
+        return self
+
+
+class Comparison(Spec):
+    """How the report compares methods: what with, and what counts as no difference.
+
+    δ, the margin, is yours to choose before you look: the largest loss of quality that wouldn't
+    change your decision.  Without one the report calls nothing "as good as" anything.
+    """
+
+    reference: Slug = Field("full", description="Method that all others are compared with.")
+    margin: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="δ as a share of a metric's scale: 0.02 is 2 points of accuracy or BLEU."
+    )
+    margins: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        {}, description="δ of single metrics, `field.metric`, in the metric's own units."
+    )
+    cluster: Literal["row", "group"] = Field(
+        "row", description="group: rows of a group aren't independent, so whole groups are drawn."
+    )
+
+    def delta(self, metric: str) -> float | None:
+        """δ of a metric, in its own units."""
+        if metric in self.margins:
+            return self.margins[metric]
+        return None if self.margin is None else self.margin * scale(metric)
+
+
+def scale(metric: str) -> float:
+    """The highest value of a metric: 1, but 100 for BLEU."""
+    return 100.0 if metric.rpartition(".")[2] == "bleu" else 1.0
+
+
+class Budget(Spec):
+    """How much each cell may train, evaluate and use."""
+
+    max_steps: Positive | None = None
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    micro_batch: Positive = 1
+    global_batch: Positive = 16
+    max_length: Positive = 1024
+    max_new_tokens: Positive = 256
+    generate_batch: Positive = 16
+    max_train_rows: Positive | None = None
+    max_validation_rows: Positive | None = None
+    max_test_rows: Positive | None = None
+    evaluate_every: Positive = Field(50, description="Steps between validation losses.")
+    timing_warmup_steps: NonNegative = Field(2, description="Recorded, not counted in tokens/s.")
+    time_limit_s: Positive | None = Field(None, description="Per phase.")
+    host_memory_limit_gib: Annotated[float, Field(gt=0)] | None = None
+    keep_weights: bool = False
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> Budget:
+        if (self.max_steps is None) == (self.epochs is None):
+            raise ValueError("give `max_steps` or `epochs`, one of them")
+        if self.global_batch % self.micro_batch:
+            raise ValueError(
+                f"micro_batch {self.micro_batch} does not divide global_batch {self.global_batch}"
+            )
+        return self
+
+
+class Strategy(Spec):
+    """How work is placed.  `auto` picks the fastest strategy that is predicted to fit."""
+
+    name: Literal["auto", "single", "ddp", "fsdp", "zero2", "zero3"] = "single"
+    offload_params: bool = False
+    offload_optimizer: bool = False
