@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench.record import Status
 from bench.spec import Cell
@@ -41,7 +43,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _phase(name: str, cell: Cell):  # type: ignore[no-untyped-def]
+def _phase(name: str, cell: Cell) -> Callable[..., Any]:
     if not cell.method.needs_model:
         from bench.worker import trivial
 
