@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bench.spec import ModelSpec
+
 
 def root() -> Path:
     return Path(os.environ.get("ADAPTBENCH_CACHE", "~/.cache/adaptbench")).expanduser()
@@ -19,6 +21,16 @@ def root() -> Path:
 def digest(value: Any) -> str:
     """8 hex digits of a JSON value: the part of a name that changes when the content does."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def model_folder(model: ModelSpec) -> Path:
+    """Where a converted or pre-trained model is kept; its name holds what it is made from."""
+    return root() / "models" / f"{model.name}-{digest(model.identity())}"
+
+
+def ready(model: ModelSpec) -> bool:
+    """Whether nothing has to be made before the model can be loaded."""
+    return model.weights.kind not in ("package", "tiny") or model_folder(model).exists()
 
 
 def trained(attempt: Path) -> Path:

@@ -49,6 +49,16 @@ def start(cell: Cell, attempt: Path, phase: str) -> Worker:
     return _fresh(cell, command, log)
 
 
+def prepare(cell_file: Path) -> int:
+    """Make the cell's model if it has to be made, apart from what is timed; returns 0 if it did."""
+    command = [sys.executable, "-m", "bench.worker.prepare", str(cell_file)]
+    variables = {**DEFAULTS, **os.environ, "BENCH_PARENT_PID": str(os.getpid())}
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, env=variables, check=False
+    )
+    return done.returncode
+
+
 def kill(worker: Worker) -> None:
     """End the worker's whole group; nothing of it may go on holding memory."""
     for end in (os.killpg, os.kill):  # a worker killed at once may have no group yet

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench import cache, store
 from bench.record import PhaseRecord, Status
-from bench.run import launch
+from bench.run import launch, process
 from bench.run.progress import Progress
 from bench.spec import Cell
 
@@ -60,6 +60,9 @@ def run_cell(cell: Cell, how: Run) -> PhaseRecord:
     folder = store.cell_folder(how.results, cell)
     with store.lock(folder):
         store.write_json(folder / "cell.json", cell)
+        if cell.method.needs_model and not cache.ready(cell.model):
+            how.progress.console.print(f"making {cell.model.name}, once", markup=False)
+            process.prepare(folder / "cell.json")  # fails? then the phase says so, in its record
         attempt = None if how.fresh else _resumable(cell, folder)
         attempt = attempt or store.new_attempt(folder)
         for phase in phases(cell):

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from bench import cache
 from bench.errors import UserError
 from bench.score import hygiene
 from bench.score.hygiene import Example, Hygiene, Truncation
@@ -66,9 +67,9 @@ def _budgets(cells: Sequence[Cell]) -> list[Cell]:
 
 def _truncation(cell: Cell, train: Sequence[Row], test: Sequence[Row]) -> Truncation | None:
     """None where the tokenizer isn't here: a gated model, or one that has yet to be made."""
-    from bench.worker import load, weights
+    from bench.worker import load
 
-    if not weights.ready(cell.model):
+    if not cache.ready(cell.model):
         return None
     try:
         tokenizer = load.tokenizer(cell.model)

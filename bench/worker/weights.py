@@ -45,14 +45,9 @@ def locate(model: ModelSpec) -> tuple[str, str | None]:
     raise UserError(f"model {model.name}: random weights have no tokenizer to run with yet")
 
 
-def ready(model: ModelSpec) -> bool:
-    """Whether `locate` has nothing to make, so that a tokenizer can be had in a moment."""
-    return model.weights.kind in ("hub", "path") or _place(model).exists()
-
-
 def _once(model: ModelSpec, make: Callable[[Path], None]) -> Path:
     """Make a model folder in the cache, or find it made.  Its name holds what it was made from."""
-    folder = _place(model)
+    folder = cache.model_folder(model)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
@@ -61,10 +56,6 @@ def _once(model: ModelSpec, make: Callable[[Path], None]) -> Path:
             make(partial)
             partial.rename(folder)
     return folder
-
-
-def _place(model: ModelSpec) -> Path:
-    return cache.root() / "models" / f"{model.name}-{cache.digest(model.identity())}"
 
 
 def _from_gguf(model: ModelSpec, weights: PackageWeights, folder: Path) -> None:

@@ -89,7 +89,7 @@ def _verdicts(ax: Axes, found: Sequence[Pair]) -> None:
     """In words on the right: labels of an axis, so that the layout makes room for them."""
     right = ax.twinx()
     verdicts = [pair.verdict for pair in found if pair.verdict]
-    words = [f"{_short(v)}, p {show.p_value(v.p)}" for v in verdicts]
+    words = [f"{_short(v)}\np {show.p_value(v.p)}" for v in verdicts]
     right.set_yticks(range(len(words)), words, fontsize=7.5)
     right.set_ylim(len(found) - 0.3, -0.7)
     right.tick_params(axis="y", length=0)
