@@ -32,6 +32,7 @@ def run_phase(cell: Cell, attempt: Path, phase: str, on_event: OnEvent) -> Phase
     An interrupt (Ctrl-C) ends the worker, writes no record and goes on up: the phase can resume.
     """
     events = attempt / "events.jsonl"
+    process.warm(cell.target.device)
     machine = environment.snapshot()
     store.append_line(events, {"event": "phase_start", "phase": phase, "t": time.time()})
     watch = _Watch(process.start(cell, attempt, phase), cell.budget, events, on_event)

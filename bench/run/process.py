@@ -9,6 +9,7 @@ CUDA doesn't survive a fork, and next to a GPU run the imports don't count: ther
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import runpy
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +59,15 @@ def prepare(cell_file: Path) -> int:
         command, stdin=subprocess.DEVNULL, capture_output=True, env=variables, check=False
     )
     return done.returncode
+
+
+@functools.cache
+def warm(device: str) -> None:
+    """Wait until the forkserver has imported everything: the first cell shall not pay for it."""
+    if device == "cpu":
+        first = _context().Process(target=os.getpid)
+        first.start()
+        first.join()
 
 
 def kill(worker: Worker) -> None:
@@ -101,15 +112,19 @@ def _variables(cell: Cell) -> dict[str, str]:
 # ---------------------------------------------------------------- forked, for CPUs
 
 
+def _context() -> ForkServerContext:
+    for name, value in DEFAULTS.items():  # read when the forkserver imports torch
+        os.environ.setdefault(name, value)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([PRELOAD])
+    return context
+
+
 class _Forked:
     """A worker forked from the forkserver, which starts with the first one."""
 
     def __init__(self, command: list[str], log: Path) -> None:
-        for name, value in DEFAULTS.items():  # read when the forkserver imports torch
-            os.environ.setdefault(name, value)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([PRELOAD])
-        self.process = context.Process(target=_run_worker, args=(command, str(log)))
+        self.process = _context().Process(target=_run_worker, args=(command, str(log)))
         self.process.start()
         assert self.process.pid is not None
         self.pid = self.process.pid
