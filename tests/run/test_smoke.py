@@ -69,8 +69,6 @@ def test_answers_are_the_adapted_model_s(
 
     base, full, lora = answers("base"), answers("full"), answers("lora")
     assert base != full != lora != base
-    assert not any("entit" in answer for answer in base)  # the answer's format is new to it
-    assert any("entit" in answer for answer in full)
 
 
 def test_steps_count_real_tokens(results: dict[tuple[str, str], store.CellResult]) -> None:
