@@ -59,7 +59,7 @@ def test_help_is_fast_and_loads_no_torch() -> None:
         "assert not {'pandas', 'matplotlib', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)
-    took = min(_seconds_of_help() for _ in range(5))  # the machine may be busy with something else
+    took = min(_seconds_of_help() for _ in range(12))  # the machine may be busy with something else
     assert took < 0.5
 
 
