@@ -12,9 +12,10 @@ from bench.plan import StepMemory
 
 # What a StepMemory depends on; the rest only reads it.
 _TRACING = (
-    "allocator", "build", "checkpointing", "costs", "gptq_tree", "host", "kernels", "lengths",
-    "litgpt_tree", "loss", "memory", "metacache", "optim", "patches", "precision", "quantize",
-    "request", "sharding", "shards", "simulate", "step", "trace",
+    "allocator", "build", "checkpointing", "costs", "depth", "gptq_tree", "host",
+    "kernels", "ledger", "lengths", "litgpt_tree", "loss", "memory", "metacache",
+    "optim", "patches", "precision", "quantize", "request", "sharding",
+    "shards", "simulate", "step", "trace",
 )  # fmt: skip
 _PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "trl")
 
