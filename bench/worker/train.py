@@ -22,10 +22,10 @@ from bench.errors import UserError
 from bench.record import TIMING_PROTOCOL, Audit, EvaluationEvent, Status, StepEvent
 from bench.spec import Cell
 from bench.store import write_json
-from bench.worker import data, load, methods
+from bench.worker import data, load, methods, ranks, shards, strategies
 from bench.worker.audit import Auditor
 from bench.worker.methods import lora
-from bench.worker.recorder import PROCESS, Recorder, cuda, synchronize
+from bench.worker.recorder import PROCESS, Recorder, cuda, devices, synchronize
 
 OPTIMIZERS = {
     "adamw": "adamw_torch",
@@ -48,25 +48,27 @@ Ending = tuple[Status, str | None, dict[str, Any]]
 
 def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
     """Run the phase; returns (status, reason, facts for TrainRecord)."""
+    strategies.require(cell)
+    ranks.begin(cell.target.device)
     recorder.set_baseline()
-    method = methods.module(cell.method.kind)
     with recorder.stage("load"):
-        set_seed(cell.seed)  # before the adapters are created: they start random
+        set_seed(cell.seed)  # before the adapters are created: they start random, alike on all ranks
         tokenizer = load.tokenizer(cell.model)
         tokenizer.padding_side = "right"
         examples = _Examples(cell, tokenizer)
-        model = method.adapt(load.model(cell), cell.method)
+        model = _model(cell)
         trainer = RecordingTrainer(cell, model, tokenizer, examples, recorder)
-    trainer.evaluate()
+    if ranks.world() == 1:  # a sharded model can't run before the trainer has prepared it
+        trainer.evaluate()
     with recorder.stage("train"):
         trainer.train()
     trainer.evaluate()
     with recorder.stage("save"):
+        audit = trainer.auditor.report(trainer.optimizer, trainer.settings(), trainer.model_wrapped)
         folder = cache.trained(attempt)
-        model.config.use_cache = True
-        method.save(trainer.model, folder)
-        audit = trainer.auditor.report(trainer.optimizer, trainer.settings())
-        write_json(attempt / "audit.json", audit)
+        _save(cell, trainer.model, folder)
+        if ranks.rank() == 0:
+            write_json(attempt / "audit.json", audit)
     facts = {
         **examples.facts(),
         **trainer.meter.facts(),
@@ -75,6 +77,26 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
         "threads": torch.get_num_threads(),
     }
     return *_verdict(audit), facts
+
+
+def _model(cell: Cell) -> Any:
+    """The adapted model, its weights where the strategy puts them."""
+    strategy, method = strategies.module(cell), methods.module(cell.method.kind)
+    with strategy.loading(cell):
+        model = method.adapt(load.model(cell, strategy=strategy), cell.method)
+    strategy.shard(model, cell)
+    return model
+
+
+def _save(cell: Cell, model: Any, folder: Path) -> None:
+    """Write what training changed, put together from all ranks, from rank 0."""
+    state = shards.trained_state(model) if ranks.world() > 1 else None
+    if ranks.rank() == 0:
+        model.config.use_cache = True
+        if hasattr(model.config, "distributed_config"):
+            del model.config.distributed_config  # saving would gather again, and load as sharded
+        methods.module(cell.method.kind).save(model, folder, state)
+    ranks.barrier()
 
 
 def _verdict(audit: Audit) -> tuple[Status, str | None]:
@@ -146,7 +168,7 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
         bf16=method.autocast == "bf16",
         fp16=method.autocast == "fp16",
         activation_checkpointing=method.gradient_checkpointing,
-        activation_checkpointing_kwargs={"use_reentrant": False},
+        activation_checkpointing_kwargs={"use_reentrant": _reentrant(cell)},
         max_length=budget.max_length,
         packing=method.packing,
         completion_only_loss=True,
@@ -162,7 +184,13 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
         use_cpu=cell.target.device == "cpu",
         seed=cell.seed,
         data_seed=cell.seed,
+        **strategies.module(cell).arguments(cell),
     )
+
+
+def _reentrant(cell: Cell) -> bool:
+    """ZeRO-3 releases a layer's weights before adapters' non-reentrant recomputation is done."""
+    return cell.strategy.name == "zero3" and cell.method.adapter is not None
 
 
 class RecordingTrainer(SFTTrainer):
@@ -189,6 +217,11 @@ class RecordingTrainer(SFTTrainer):
             lora.set_adapter_dtype(self.model, cell.method)
         self.auditor = Auditor(cell, self.model)
 
+    @property
+    def runnable(self) -> Any:
+        """The model as it can be run by itself: DeepSpeed's engine holds its mixed precision."""
+        return self.model_wrapped if self.is_deepspeed_enabled else self.model
+
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         self.meter.count(inputs)
         loss = super().training_step(model, inputs, num_items_in_batch)
@@ -204,26 +237,38 @@ class RecordingTrainer(SFTTrainer):
             return {}
         with self.recorder.stage("evaluate"):
             started = time.perf_counter()
-            loss = validation_loss(self.model, self._validation_batches(), self.args.device)
+            loss = validation_loss(self.runnable, self._validation_batches(), self.args.device)
             synchronize()
             seconds = time.perf_counter() - started
         self.meter.evaluated(loss, seconds, len(self.validation))
         return {"eval_loss": loss}
 
     def _validation_batches(self) -> Iterator[dict[str, Any]]:
-        size = self.cell.budget.micro_batch
-        for start in range(0, len(self.validation), size):
-            chunk = self.validation[start : start + size]
-            yield self.data_collator(
-                [{"input_ids": e.input_ids, "labels": e.labels} for e in chunk]
+        """This rank's batches.  All ranks get as many, as a sharded model runs on all or none: one
+        without rows left runs the first batch again, with no token that counts."""
+        size, world = self.cell.budget.micro_batch, ranks.world()
+        starts = list(range(0, len(self.validation), size))
+        for first in range(0, len(starts), world):
+            index = first + ranks.rank()
+            counts = index < len(starts)
+            start = starts[index] if counts else 0
+            batch = self.data_collator(
+                [
+                    {"input_ids": e.input_ids, "labels": e.labels}
+                    for e in self.validation[start : start + size]
+                ]
             )
+            if not counts:
+                batch["labels"].fill_(-100)
+            yield batch
 
     def settings(self) -> dict[str, Any]:
         """What was in effect, read back from the trainer."""
         names = (
             "bf16 fp16 activation_checkpointing optim learning_rate lr_scheduler_type max_steps "
             "per_device_train_batch_size gradient_accumulation_steps max_grad_norm weight_decay "
-            "packing max_length loss_type completion_only_loss seed average_tokens_across_devices"
+            "packing max_length loss_type completion_only_loss seed average_tokens_across_devices "
+            "world_size deepspeed"
         )
         read = {name: getattr(self.args, name, None) for name in names.split()}
         read["router_aux_loss_coef"] = self.router_aux_loss_coef if self.aux_loss_enabled else None
@@ -237,7 +282,7 @@ def _plain(value: Any) -> bool:
 
 @torch.no_grad()
 def validation_loss(model: Any, batches: Iterator[dict[str, Any]], device: Any) -> float:
-    """Sum of the answer tokens' negative log-likelihoods ÷ their number (nats)."""
+    """Sum of the answer tokens' negative log-likelihoods ÷ their number (nats), over all ranks."""
     model.eval()
     total, count = 0.0, 0
     for batch in batches:
@@ -250,6 +295,7 @@ def validation_loss(model: Any, batches: Iterator[dict[str, Any]], device: Any) 
         total += float(losses)
         count += int((labels != -100).sum())
     model.train()
+    total, count = ranks.total([total, count])
     return total / count if count else math.nan
 
 
@@ -300,11 +346,13 @@ class Meter:
         """
         synchronize()
         seconds = time.perf_counter() - self._started
+        loss, sequences, host_bytes = self._over_ranks()
+        cuda_bytes = _cuda_bytes()
+        seconds, *most = ranks.largest([seconds, *cuda_bytes.values()])
         self.step += 1
         self.train_s += seconds
         for name, value in self._now.items():
             self.totals[name] += value
-        loss = float(self._loss)
         self.final_loss = loss
         self.first_loss = loss if self.first_loss is None else self.first_loss
         self.pending = StepEvent(
@@ -312,14 +360,24 @@ class Meter:
             step=self.step,
             loss=loss,
             seconds=seconds,
-            sequences=self._sequences,
-            host_bytes=PROCESS.memory_info().rss,
+            sequences=sequences,
+            host_bytes=host_bytes,
             **self._now,
-            **_cuda_bytes(),
+            **{name: int(value) for name, value in zip(cuda_bytes, most, strict=True)},
         )
         if not math.isfinite(loss):
             self.flush()
             raise Diverged(f"loss is {loss} at step {self.step}")
+
+    def _over_ranks(self) -> tuple[float, int, int]:
+        """(loss, sequences, host bytes) of all ranks; the tokens of `_now` become all ranks' too.
+
+        Each rank's loss is multiplied by their number, as gradients are averaged afterwards.
+        """
+        own = [float(self._loss) / ranks.world(), self._sequences, PROCESS.memory_info().rss]
+        loss, sequences, host_bytes, *tokens = ranks.total([*own, *self._now.values()])
+        self._now = {name: int(value) for name, value in zip(self._now, tokens, strict=True)}
+        return loss, int(sequences), int(host_bytes)
 
     def flush(self, grad_norm: float | None = None, learning_rate: float | None = None) -> None:
         if self.pending:
@@ -355,13 +413,12 @@ class Meter:
 
 
 def _cuda_bytes() -> dict[str, Any]:
-    device = cuda()
-    if not device:
+    device, own = cuda(), devices()
+    if not own:
         return {}
-    devices = range(device.device_count())
     return {
-        "allocated_bytes": max(device.memory_allocated(i) for i in devices),
-        "reserved_bytes": max(device.memory_reserved(i) for i in devices),
+        "allocated_bytes": max(device.memory_allocated(i) for i in own),
+        "reserved_bytes": max(device.memory_reserved(i) for i in own),
     }
 
 
@@ -375,6 +432,9 @@ class _Clock(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.planned_steps = state.max_steps
         self.meter.recorder.emit({"event": "plan", "t": time.time(), "steps": state.max_steps})
+        if ranks.world() > 1:
+            self.trainer.auditor.weights_are_placed()
+            self.trainer.evaluate()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.meter.step == 0:

@@ -1,0 +1,54 @@
+"""DeepSpeed ZeRO-3: parameters, gradients and optimizer state are sharded over the ranks.
+
+Unquantised weights are partitioned as the model is made (zero.Init).  transformers leaves that out
+for quantised ones without a word; they go, quantised tensor by tensor, to the rank's own device and
+are partitioned when training begins.  DeepSpeed's configuration must not be in force meanwhile:
+transformers would then refuse a device map, and bitsandbytes fill each GPU by a default of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bench.spec import Cell
+from bench.worker import shards
+from bench.worker.strategies import _zero
+from bench.worker.strategies._common import check, own_device, shard
+
+__all__ = ["arguments", "check", "loading", "placement", "problems", "shard", "supports"]
+
+supports = _zero.supports
+
+
+def placement(cell: Cell) -> dict[str, Any]:
+    return own_device(cell) if cell.method.quantization else {}
+
+
+@contextmanager
+def loading(cell: Cell) -> Iterator[None]:
+    if cell.method.quantization:
+        yield
+        return
+    from transformers.integrations.deepspeed import HfDeepSpeedConfig, unset_hf_deepspeed_config
+
+    settings = _zero.configuration(cell, stage=3)
+    # zero.Init makes every tensor in the dtype of this switch, whatever dtype was asked for
+    settings["bf16"] = {"enabled": cell.method.dtype == "bf16"}
+    alive = HfDeepSpeedConfig(settings)
+    yield
+    del alive
+    unset_hf_deepspeed_config()
+
+
+def arguments(cell: Cell) -> dict[str, Any]:
+    return _zero.arguments(cell, stage=3)
+
+
+def problems(model: Any, wrapped: Any) -> list[str]:
+    found = _zero.problems(wrapped, stage=3)
+    whole = [name for name, p in model.named_parameters() if not shards.is_sharded(p)]
+    if whole:
+        found.append(f"not zero3: {len(whole)} parameters are whole on each rank, e.g. {whole[0]}")
+    return found
