@@ -33,6 +33,15 @@ def local(parameter: Any) -> Any:
     return getattr(parameter, "ds_tensor", parameter)
 
 
+def settle(model: Any) -> None:
+    """Let each rank hold its own shards only: FSDP2 keeps the last layers whole after a forward."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def held_bytes(model: Any) -> int:
     """Bytes of parameters that this rank holds."""
     held = (local(parameter) for parameter in model.parameters())

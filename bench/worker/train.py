@@ -64,6 +64,7 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
         trainer.train()
     trainer.evaluate()
     with recorder.stage("save"):
+        shards.settle(model)
         audit = trainer.auditor.report(trainer.optimizer, trainer.settings(), trainer.model_wrapped)
         folder = cache.trained(attempt)
         _save(cell, trainer.model, folder)
@@ -154,7 +155,7 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
     length: dict[str, Any] = {"max_steps": budget.max_steps}
     if budget.max_steps is None:
         length = {"num_train_epochs": budget.epochs}
-    return SFTConfig(
+    settings = dict(
         output_dir=str(output),
         **length,
         per_device_train_batch_size=budget.micro_batch,
@@ -184,8 +185,8 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
         use_cpu=cell.target.device == "cpu",
         seed=cell.seed,
         data_seed=cell.seed,
-        **strategies.module(cell).arguments(cell),
     )
+    return SFTConfig(**settings | strategies.module(cell).arguments(cell))  # the strategy's win
 
 
 def _reentrant(cell: Cell) -> bool:

@@ -25,6 +25,19 @@ def supports(cell: Cell) -> str | None:
     return too_few(cell)
 
 
+def join(cell: Cell) -> None:
+    """DeepSpeed counts ranks by itself; unasked it sees one, and makes a model that isn't split.
+
+    On a CPU it would compile collectives over shared memory first, under a lock file that a killed
+    run leaves behind: the next one then waits for ever.  gloo's own need no compiler.
+    """
+    import deepspeed
+
+    if cell.target.device == "cpu":
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed("gloo" if cell.target.device == "cpu" else "nccl")
+
+
 def configuration(cell: Cell, stage: int) -> dict[str, Any]:
     """DeepSpeed's configuration, with nothing left to `auto` or to a default that counts.
 

@@ -28,6 +28,7 @@ def placement(cell: Cell) -> dict[str, Any]:
 
 @contextmanager
 def loading(cell: Cell) -> Iterator[None]:
+    _zero.join(cell)
     if cell.method.quantization:
         yield
         return
