@@ -112,10 +112,14 @@ def decoder_layers(model: Any) -> list[Any]:
 def checksums(model: Any) -> dict[str, float]:
     """Sum of each tensor's values that this rank holds, accumulated in float64 without a copy."""
     with torch.no_grad():
-        return {
-            name: float(shards.local(p).sum(dtype=torch.float64))
-            for name, p in model.named_parameters()
-        }
+        return {name: _checksum(p) for name, p in model.named_parameters()}
+
+
+def _checksum(parameter: Any) -> float:
+    held = shards.local(parameter)
+    if is_quantized(parameter):  # bits stored as floats may spell NaN, which never equals itself
+        held = held.view(torch.uint8)
+    return float(held.sum(dtype=torch.float64))
 
 
 def weights_facts(model: Any) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def shard(model: Any, cell: Cell) -> None:
     if cell.strategy.offload_params:
         more["offload_policy"] = CPUOffloadPolicy()
     if cell.method.quantization:
+        _round_adapters(model)
         for layer in decoder_layers(base):
             _shard_quantized(layer, lambda module: fully_shard(module, **more))
         _shard_quantized(base, lambda module: fully_shard(module, **more))
@@ -84,17 +85,31 @@ def shard(model: Any, cell: Cell) -> None:
             fully_shard(whole, **more)
 
 
+def _round_adapters(model: Any) -> None:
+    """TRL rounds the adapters of quantised models to bf16 when its trainer is made, which misses
+    sharded ones: round them before, so that all strategies start alike."""
+    import torch
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.bfloat16).to(parameter.dtype)
+
+
 def _own(module: Any) -> list[Any]:
     return list(module.parameters(recurse=False))
 
 
 def _shard_quantized(module: Any, fully_shard: Any) -> None:
-    """Shard, and keep on the new parameters what their old class said: shape before packing."""
-    quantized = [m for m in module.modules() if hasattr(getattr(m, "weight", None), "quant_state")]
+    """Shard, and keep what the old parameters' class knew: the scales, and the unpacked shape."""
+    states = {
+        linear: linear.weight.quant_state
+        for linear in module.modules()
+        if getattr(linear._parameters.get("weight"), "quant_state", None) is not None
+    }
     fully_shard(module)
-    for linear in quantized:
-        if shards.is_dtensor(linear.weight):
-            linear.weight.quantized_shape = linear.quant_state.shape
+    for linear, state in states.items():
+        linear.quant_state = state  # where its forward looks when the parameter has none
+        linear.weight.quantized_shape = state.shape
 
 
 def _hand_over(base: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from bench.spec import Cell
 from bench.worker import shards
 from bench.worker.strategies import _zero
-from bench.worker.strategies._common import check, own_device, shard
+from bench.worker.strategies._common import check, own_device
 
 __all__ = ["arguments", "check", "loading", "placement", "problems", "shard", "supports"]
 
@@ -41,6 +41,19 @@ def loading(cell: Cell) -> Iterator[None]:
     yield
     del alive
     unset_hf_deepspeed_config()
+
+
+def shard(model: Any, cell: Cell) -> None:
+    """Keep an output layer that is trained gathered while the loss runs back.
+
+    TRL multiplies with its weight outside of its module, where DeepSpeed doesn't see it; the
+    gradient then meets an empty tensor ("size of tensor a (0) must match …").
+    """
+    import deepspeed
+
+    head = model.get_output_embeddings()
+    if head is not None and head.weight.requires_grad:
+        deepspeed.zero.register_external_parameter(model, head.weight)
 
 
 def arguments(cell: Cell) -> dict[str, Any]:
