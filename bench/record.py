@@ -97,7 +97,9 @@ class Audit(Record):
     frozen_moved: int | None = Field(None, description="Frozen tensors that changed: must be 0.")
     settings: dict[str, Any] = Field({}, description="What was in effect, read back.")
     wrapper: str | None = Field(None, description="Class that the trainer ran the model in.")
-    sharded_tensors: int | None = Field(None, description="Parameters of which a rank holds a part.")
+    sharded_tensors: int | None = Field(
+        None, description="Parameters of which a rank holds a part."
+    )
     rank_bytes: list[int] = Field([], description="Bytes of parameters that each rank holds.")
     problems: list[str] = Field([], description="Any entry makes the cell invalid.")
     warnings: list[str] = []

@@ -115,7 +115,7 @@ def left_last_word(attempt: Path, phase: str) -> bool:
     if not runs:
         return False
     ends = [event for event in runs[-1] if event["event"] == "phase_end"]
-    return len(ends) == runs[-1][0].get("ranks", 1)
+    return len(ends) == int(runs[-1][0].get("ranks", 1))
 
 
 def _processes(attempt: Path, phase: str) -> list[list[Event]]:

@@ -1,7 +1,7 @@
 """Follows the processes of a phase: their events, their memory, their limits, their deaths.
 
 Several ranks live and die together: when one is gone the others wait for it in a collective, for
-half an hour.  So the first sign of an end (an exit code, a last word that isn't "ok") ends them all.
+half an hour.  So the first sign of an end (an exit code, a last word that isn't "ok") ends all.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class Watch:
             return True
         if self.first_dead is not None and self._failing_since is None:
             self._failing_since = time.monotonic()
-        return (
-            self._failing_since is not None and time.monotonic() - self._failing_since > SETTLE_S
-        )
+        return self._failing_since is not None and time.monotonic() - self._failing_since > SETTLE_S
 
     def _tell(self) -> None:
         """Pass on the whole lines that were appended since the last look."""
@@ -107,7 +105,8 @@ class Watch:
             return Status.TIMEOUT, f"still running after the limit of {seconds} s", 0
         if len(self.workers) > 1 and now - self._heard > budget.hang_limit_s:
             self._ask_where()
-            why = f"no rank was heard of for {budget.hang_limit_s} s; where each one hung is in its log"
+            silent = f"no rank was heard of for {budget.hang_limit_s} s"
+            why = f"{silent}; where each one hung is in its log"
             return Status.TIMEOUT, why, 0
         return None
 

@@ -187,8 +187,8 @@ def state_bytes(optimizer: Any) -> dict[str, int]:
     for state in _unwrapped(optimizer).state.values():
         for value in state.values():
             if isinstance(value, torch.Tensor):
-                value = shards.local(value)
-                held[dtype_name(value.dtype)] += value.numel() * value.element_size()
+                local = shards.local(value)
+                held[dtype_name(value.dtype)] += local.numel() * local.element_size()
     return dict(sorted(held.items()))
 
 

@@ -42,7 +42,7 @@ def local_rank() -> int:
 
 
 def begin(device: str) -> None:
-    """Join the others.  Before any model is loaded: DeepSpeed and FSDP then know how many we are."""
+    """Join the others.  Before any model is loaded: FSDP and DeepSpeed have to know our number."""
     if world() == 1:
         return
     import torch

@@ -52,7 +52,7 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
     ranks.begin(cell.target.device)
     recorder.set_baseline()
     with recorder.stage("load"):
-        set_seed(cell.seed)  # before the adapters are created: they start random, alike on all ranks
+        set_seed(cell.seed)  # before the adapters are created: they start random, alike everywhere
         tokenizer = load.tokenizer(cell.model)
         tokenizer.padding_side = "right"
         examples = _Examples(cell, tokenizer)
@@ -375,7 +375,8 @@ class Meter:
 
         Each rank's loss is multiplied by their number, as gradients are averaged afterwards.
         """
-        own = [float(self._loss) / ranks.world(), self._sequences, PROCESS.memory_info().rss]
+        own: list[float] = [self._sequences, PROCESS.memory_info().rss]
+        own.insert(0, float(self._loss) / ranks.world())
         loss, sequences, host_bytes, *tokens = ranks.total([*own, *self._now.values()])
         self._now = {name: int(value) for name, value in zip(self._now, tokens, strict=True)}
         return loss, int(sequences), int(host_bytes)

@@ -1,4 +1,4 @@
-"""FSDP2: parameters, gradients and optimizer state are sharded over the ranks (torch's fully_shard).
+"""FSDP2 (torch's fully_shard): parameters, gradients and optimizer state are sharded over ranks.
 
 Never through the trainer's own `fsdp=` option: accelerate drops it on a CPU and runs DDP without a
 word, and there nothing could be tested.  The model comes sharded, and the trainer leaves it alone.
@@ -29,21 +29,25 @@ def supports(cell: Cell) -> str | None:
     if method.autocast == "fp16":
         return "fsdp in fp16 needs a sharded loss scaler that is not tested here: use bf16 or fp32"
     if method.optimizer in ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"):
-        return f"fsdp shards as DTensor, which bitsandbytes' {method.optimizer} can't step: use adamw"
-    quantization = method.quantization
+        return f"bitsandbytes' {method.optimizer} can't step fsdp's sharded tensors: use adamw"
+    return _quantized(cell) or too_few(cell)
+
+
+def _quantized(cell: Cell) -> str | None:
+    quantization, dtype = cell.method.quantization, trained_dtype(cell)
     if quantization and quantization.bits == 8:
         return "fsdp can't gather 8-bit weights: bitsandbytes keeps their scales outside the tensor"
-    if quantization and quantization.storage_dtype not in ("uint8", trained_dtype(cell)):
+    if quantization and quantization.storage_dtype not in ("uint8", dtype):
         return (
-            f"qlora under fsdp needs quantization.storage_dtype equal to adapter.dtype "
-            f"({trained_dtype(cell)}), not {quantization.storage_dtype}; uint8 is replaced by it"
+            f"qlora under fsdp needs quantization.storage_dtype equal to adapter.dtype ({dtype}), "
+            f"not {quantization.storage_dtype}; uint8 is replaced by it"
         )
-    return too_few(cell)
+    return None
 
 
 def placement(cell: Cell) -> dict[str, Any]:
     if not cell.method.quantization:
-        from transformers.distributed import DistributedConfig
+        from transformers.distributed.configuration_utils import DistributedConfig
 
         return {
             "distributed_config": DistributedConfig(
@@ -114,7 +118,7 @@ def _shard_quantized(module: Any, fully_shard: Any) -> None:
 
 def _hand_over(base: Any) -> None:
     """Tell the trainer that the model places itself, as one that came sharded says."""
-    from transformers.distributed import DistributedConfig
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     base._is_distributed_loading_by_transformers = True
     base._is_fsdp_managed_module = True
