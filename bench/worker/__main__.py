@@ -83,7 +83,7 @@ def classify(error: BaseException) -> tuple[Status, str]:
 
     from bench.errors import UserError
     from bench.worker.strategies import Unsupported
-    from bench.worker.train import Diverged
+    from bench.worker.meter import Diverged
 
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     if isinstance(error, torch.OutOfMemoryError):

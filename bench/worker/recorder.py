@@ -59,10 +59,16 @@ class Recorder:
         """
         self._settle()
         self._stack.append(name)
-        self._own({"event": "stage", "phase": self.phase, "stage": name, "t": time.time()})
+        self._tell_stage()
         yield
         self._settle()
         self._stack.pop()
+        if self._stack:
+            self._tell_stage()  # back in the outer one: a death must not look like the inner one's
+
+    def _tell_stage(self) -> None:
+        stage = self._stack[-1]
+        self._own({"event": "stage", "phase": self.phase, "stage": stage, "t": time.time()})
 
     def set_baseline(self) -> None:
         """From here on memory is the cell's own: imports are over, no weight is loaded."""

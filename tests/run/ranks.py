@@ -54,7 +54,7 @@ def _smoke() -> dict[tuple[str, str], Cell]:
     return {(cell.model.name, cell.method.name): cell for cell in cells}
 
 
-def make_cell(model: str, method: str, under: str, **parts: dict[str, Any]) -> Cell:
+def make_cell(model: str, method: str, under: str, /, **parts: dict[str, Any]) -> Cell:
     """A cell of `smoke` under a strategy (`zero3+offload`), on two ranks unless it is `single`.
 
     Eight sequences of different lengths a step: four micro-batches of one rank, two of each of two.

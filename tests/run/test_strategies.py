@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Run]:
     done: dict[tuple[Any, ...], Trained] = {}
     results = tmp_path_factory.mktemp("results")
 
-    def once(model: str, method: str, under: str, **parts: dict[str, Any]) -> Trained:
+    def once(model: str, method: str, under: str, /, **parts: dict[str, Any]) -> Trained:
         key = (model, method, under, repr(parts))
         if key not in done:
             done[key] = train(make_cell(model, method, under, **parts), results)
