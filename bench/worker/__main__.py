@@ -82,8 +82,8 @@ def classify(error: BaseException) -> tuple[Status, str]:
     import torch
 
     from bench.errors import UserError
-    from bench.worker.strategies import Unsupported
     from bench.worker.meter import Diverged
+    from bench.worker.strategies import Unsupported
 
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     if isinstance(error, torch.OutOfMemoryError):
