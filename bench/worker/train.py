@@ -152,7 +152,7 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
     length: dict[str, Any] = {"max_steps": budget.max_steps}
     if budget.max_steps is None:
         length = {"num_train_epochs": budget.epochs}
-    settings = dict(
+    settings: dict[str, Any] = dict(
         output_dir=str(output),
         **length,
         per_device_train_batch_size=budget.micro_batch,
@@ -166,7 +166,7 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
         bf16=method.autocast == "bf16",
         fp16=method.autocast == "fp16",
         activation_checkpointing=method.gradient_checkpointing,
-        activation_checkpointing_kwargs={"use_reentrant": _reentrant(cell)},
+        activation_checkpointing_kwargs={"use_reentrant": False},
         max_length=budget.max_length,
         packing=method.packing,
         completion_only_loss=True,
@@ -184,11 +184,6 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
         data_seed=cell.seed,
     )
     return SFTConfig(**settings | strategies.module(cell).arguments(cell))  # the strategy's win
-
-
-def _reentrant(cell: Cell) -> bool:
-    """ZeRO-3 releases a layer's weights before adapters' non-reentrant recomputation is done."""
-    return cell.strategy.name == "zero3" and cell.method.adapter is not None
 
 
 class RecordingTrainer(SFTTrainer):

@@ -95,11 +95,12 @@ def test_a_rank_without_memory_is_the_cause(tmp_path: Path, pids: list[int]) -> 
     assert str(trained.record.reason).startswith("rank 1: ") and seconds < 15
 
 
+@pytest.mark.matrix  # the limit has to be longer than loading takes on a busy machine
 def test_a_rank_that_hangs_is_found(tmp_path: Path, pids: list[int]) -> None:
     stop = lambda pid: os.kill(pid, signal.SIGSTOP)  # noqa: E731
-    trained, seconds = disturbed(tmp_path, pids, stop, hang_limit_s=4)
+    trained, seconds = disturbed(tmp_path, pids, stop, hang_limit_s=20)
     assert trained.record.status is Status.TIMEOUT
-    assert "no rank was heard of for 4 s" in str(trained.record.reason) and seconds < 20
+    assert "no rank was heard of for 20 s" in str(trained.record.reason) and seconds < 40
     stacks = (trained.attempt.path / "log.txt").read_text(encoding="utf-8")
     assert "most recent call first" in stacks and "train.py" in stacks  # where rank 0 waited
 

@@ -57,7 +57,12 @@ def shard(model: Any, cell: Cell) -> None:
 
 
 def arguments(cell: Cell) -> dict[str, Any]:
-    return _zero.arguments(cell, stage=3)
+    settings = _zero.arguments(cell, stage=3)
+    if cell.method.adapter:
+        # DeepSpeed releases a layer's weights before the other kind of recomputation has used
+        # them (huggingface/trl issue 2514)
+        settings["activation_checkpointing_kwargs"] = {"use_reentrant": True}
+    return settings
 
 
 def problems(model: Any, wrapped: Any) -> list[str]:
