@@ -237,6 +237,7 @@ def _adapter(**fields: Any) -> dict[str, Any]:
         *REFUSED,
         ("fsdp", _quantization(storage_dtype="bf16"), "storage_dtype equal to adapter.dtype"),
         ("fsdp", _quantization(bits=8), "8-bit"),
+        ("zero3", _quantization(bits=8), "8-bit"),
         ("zero3", _adapter(dtype="bf16"), "always updates fp32 copies"),
     ],
 )

@@ -19,7 +19,11 @@ from bench.worker.strategies._common import check, own_device
 
 __all__ = ["arguments", "check", "loading", "placement", "problems", "shard", "supports"]
 
-supports = _zero.supports
+
+def supports(cell: Cell) -> str | None:
+    if cell.method.quantization and cell.method.quantization.bits == 8:
+        return "zero3 can't partition 8-bit weights: bitsandbytes keeps them outside the tensor too"
+    return _zero.supports(cell)
 
 
 def placement(cell: Cell) -> dict[str, Any]:
