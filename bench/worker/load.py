@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bench.errors import UserError
 from bench.spec import Cell, ModelSpec
 from bench.worker import methods, strategies, weights
+from bench.worker.proof import loading
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -58,7 +59,11 @@ def model(cell: Cell, trained: Path | None = None) -> Any:
         **method.load_arguments(cell.method),
         **strategy.placement(cell),
     }
-    loaded = _guarded(cell.model, lambda: AutoModelForCausalLM.from_pretrained(place, **arguments))
+    with loading.host_peak() as peak:
+        loaded = _guarded(
+            cell.model, lambda: AutoModelForCausalLM.from_pretrained(place, **arguments)
+        )
+    loaded.load_facts = loading.facts(loaded, arguments["dtype"], peak)
     strategy.check(loaded)
     keep_4bit_layout(loaded)
     loaded.config.use_cache = False

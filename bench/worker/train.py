@@ -57,15 +57,24 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
         examples = _Examples(cell, tokenizer)
         model = method.adapt(load.model(cell), cell.method)
         trainer = RecordingTrainer(cell, model, tokenizer, examples, recorder)
+    audit = trainer.auditor.before()
+    write_json(attempt / "audit.json", audit)
+    if audit.problems:
+        return *_verdict(audit), {}  # hours of training would not make it another cell
     trainer.evaluate()
     with recorder.stage("train"):
-        trainer.train()
+        try:
+            trainer.train()
+        except Diverged:
+            if trainer.meter.totals["supervised_tokens"]:
+                raise  # else 0 ÷ 0 labels: the audit says so
     trainer.evaluate()
     with recorder.stage("save"):
         folder = cache.trained(attempt)
         model.config.use_cache = True
         method.save(trainer.model, folder)
-        audit = trainer.auditor.report(trainer.optimizer, trainer.settings())
+        trainer.auditor.supervised_tokens = trainer.meter.totals["supervised_tokens"]
+        audit = trainer.auditor.report(trainer)
         write_json(attempt / "audit.json", audit)
     facts = {
         **examples.facts(),
@@ -191,6 +200,7 @@ class RecordingTrainer(SFTTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         self.meter.count(inputs)
+        self.auditor.saw(inputs)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.meter.add_loss(loss)
         return loss
@@ -380,6 +390,9 @@ class _Clock(TrainerCallback):
         if self.meter.step == 0:
             self.trainer.auditor.first_step_begins()
         self.meter.begin()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.trainer.auditor.before_update()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.end()

@@ -19,12 +19,14 @@ load_trained = lora.load_trained
 def load_arguments(method: MethodSpec) -> dict[str, Any]:
     from transformers import BitsAndBytesConfig
 
+    from bench.worker import experts4bit
     from bench.worker.load import torch_dtype
 
     quantization = method.quantization
     assert quantization is not None  # checked by MethodSpec
     if quantization.bits == 8:
         return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
+    experts4bit.install()
     storage = quantization.storage_dtype
     return {
         "quantization_config": BitsAndBytesConfig(
@@ -41,9 +43,9 @@ def problems(model: Any, method: MethodSpec) -> list[str]:
     """Also: too little of the base is quantised.
 
     Transformers 5 keeps a mixture's experts as fused 3-D parameters, which bitsandbytes skips
-    without a word; `is_loaded_in_4bit` still says True.
+    without a word (experts4bit doesn't); `is_loaded_in_4bit` still says True.
     """
-    from bench.worker.audit import quantizable_params, quantized_params
+    from bench.worker.proof.weights import quantizable_params, quantized_params
 
     promised, held = quantizable_params(model), quantized_params(model)
     found = lora.problems(model, method)
