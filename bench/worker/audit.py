@@ -178,6 +178,11 @@ def loaded(cell: Cell, model: Any, dtype: str | None = None) -> Audit:
         audit.problems.append(f"attention is {audit.attention}, not {method.attention}")
     if method.adapter:
         _check_adapters(audit, model, method.adapter)
+    if method.quantization:
+        audit.warnings += [
+            f"{part} weights are held in {held}, not in {method.quantization.bits} bit"
+            for part, held in weights.unquantized_parts(model).items()
+        ]
     if audit.load and audit.load.memory_saving is False:
         peak, held = audit.load.host_peak_bytes or 0, audit.load.held_bytes
         audit.warnings.append(

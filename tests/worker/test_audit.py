@@ -15,6 +15,7 @@ from bench.record import Audit, Status
 from bench.spec import Cell
 from bench.store import read_lines, read_record
 from bench.worker import audit, experts4bit, generate, load, methods, train
+from bench.worker.methods import qlora
 from bench.worker.proof import adapters, batches, loading, steps, weights
 from bench.worker.recorder import Recorder
 
@@ -103,6 +104,25 @@ def test_experts_left_in_16_bit(cells: Cells, trained: Any, monkeypatch: Any) ->
     status, reason, found = trained(short(cells["tiny-qwen3-moe", "qlora"]))
     assert status is Status.INVALID and "fused expert parameters stay unquantised" in str(reason)
     assert found.stage == "before" and found.moved_params is None
+
+
+def test_attention_left_in_16_bit_is_told(cells: Cells, monkeypatch: Any) -> None:
+    """As sharded loading needs it: still QLoRA where experts are nearly all of the weights."""
+    cell = cells["tiny-qwen3-moe", "qlora"]
+    original = qlora.load_arguments
+
+    def skipping(method: Any) -> dict[str, Any]:
+        arguments = original(method)
+        skip = ["q_proj", "k_proj", "v_proj", "o_proj", "lm_head"]
+        arguments["quantization_config"].llm_int8_skip_modules = skip
+        return arguments
+
+    monkeypatch.setattr(qlora, "load_arguments", skipping)
+    found = audit.loaded(cell, adapted(cell))
+    assert "attention weights are held in float32, not in 4 bit" in found.warnings
+    assert (
+        len(found.problems) == 1 and "not QLoRA: 89%" in found.problems[0]
+    )  # here attention is 11 %
 
 
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])

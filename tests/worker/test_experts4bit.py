@@ -253,6 +253,12 @@ def test_can_be_built_on_meta() -> None:
     layout = module_file.Layout("nf4", torch.bfloat16)
     experts4bit.convert(model, layout, double_quant=True)
     assert len(moe.experts_of(model)) == 2
-    ids = torch.zeros(1, 16, dtype=torch.long, device="meta")
-    with torch.no_grad():
-        assert model(input_ids=ids).logits.shape == (1, 16, 512)
+    with torch.device("meta"):
+        wrapped = moe.with_lora(model, experts=True).base_model.model.model.layers[0].mlp.experts
+        tokens = torch.zeros(16, 128, dtype=torch.bfloat16, requires_grad=True)
+        chosen, shares = torch.zeros(16, 2, dtype=torch.long), torch.zeros(16, 2)
+    wrapped(tokens, chosen, shares).sum().backward()
+    assert tokens.grad is not None and tokens.grad.shape == (16, 128)
+    assert sum(p.grad is not None for p in wrapped.parameters()) == 4
+    held = sum(p.numel() for m in moe.experts_of(model) for p in m.parameters(recurse=False))
+    assert held == 2 * 8 * (3 * 128 * 128 // 2 + 524 + 264)

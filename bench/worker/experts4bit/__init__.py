@@ -13,8 +13,24 @@ without a word: "4-bit" Qwen3-235B holds 428 GiB.  After `install()`, an ordinar
 How it works, what it costs and what it does not do: docs/experts4bit.md.
 """
 
+from bench.worker.experts4bit.linear import Layout
 from bench.worker.experts4bit.lora import register
-from bench.worker.experts4bit.module import Experts4bit, convert, quantized_elements, refusals
+from bench.worker.experts4bit.module import (
+    Experts4bit,
+    convert,
+    quantized_elements,
+    refusals,
+    set_at_once,
+)
 from bench.worker.experts4bit.quantizer import install
 
-__all__ = ["Experts4bit", "convert", "install", "quantized_elements", "refusals", "register"]
+__all__ = [
+    "Experts4bit",
+    "Layout",
+    "convert",
+    "install",
+    "quantized_elements",
+    "refusals",
+    "register",
+    "set_at_once",
+]

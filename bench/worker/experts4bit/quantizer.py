@@ -21,8 +21,6 @@ from bench.worker.experts4bit import packing
 from bench.worker.experts4bit.linear import Layout
 from bench.worker.experts4bit.module import PROJECTIONS, STATS, Experts4bit, convert, refusals
 
-AT_ONCE = "experts_at_once"  # our attribute of a BitsAndBytesConfig
-
 
 class Experts4bitQuantizer(Bnb4BitHfQuantizer):
     """bitsandbytes' own quantiser, which also takes fused experts."""
@@ -38,11 +36,7 @@ class Experts4bitQuantizer(Bnb4BitHfQuantizer):
                 f"{'; '.join(reasons)}: use LoRA"
             )
         config = self.quantization_config
-        layout = Layout(
-            config.bnb_4bit_quant_type,
-            config.bnb_4bit_compute_dtype,
-            getattr(config, AT_ONCE, None),
-        )
+        layout = Layout(config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype)
         convert(model, layout, config.bnb_4bit_use_double_quant, empty=True)
 
     def param_needs_quantization(self, model: Any, param_name: str, **kw: Any) -> bool:

@@ -130,6 +130,19 @@ def quantizable_params(model: Any) -> int:
     )
 
 
+def unquantized_parts(model: Any) -> dict[str, str]:
+    """Parts of the decoder that quantisation is for and whose matrices aren't: part → dtype."""
+    part_of = parts(model)
+    return {
+        part_of[name]: dtype_name(parameter.dtype)
+        for name, parameter, _, quantized in counted(model)
+        if part_of[name] in ("attention", "mlp", "experts")
+        and not quantized
+        and parameter.is_floating_point()
+        and parameter.ndim >= 2
+    }
+
+
 def quantization_state(model: Any) -> list[torch.Tensor]:
     """bitsandbytes' scales and code tables, which are neither parameters nor buffers.
 
