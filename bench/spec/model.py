@@ -54,6 +54,8 @@ class RandomWeights(Spec):
     meaningless.  `weights: random` is short for them.
     """
 
+    later: ClassVar[frozenset[str]] = frozenset({"corpus", "columns", "vocab_size"})
+
     kind: Literal["random"]
     seed: int = 0
     corpus: str | None = Field(
