@@ -7,14 +7,15 @@ import hashlib
 import importlib.metadata
 from pathlib import Path
 
-from bench.fit.plan import StepMemory
 from bench.fit.request import Request
+from bench.plan import StepMemory
 
 # What a StepMemory depends on; the rest only reads it.
 _TRACING = (
-    "allocator", "build", "checkpointing", "costs", "gptq_tree", "host", "kernels", "lengths",
-    "litgpt_tree", "loss", "memory", "metacache", "optim", "patches", "precision", "quantize",
-    "request", "sharding", "shards", "simulate", "step", "trace",
+    "allocator", "build", "checkpointing", "costs", "depth", "gptq_tree", "host",
+    "kernels", "ledger", "lengths", "litgpt_tree", "loss", "memory", "metacache",
+    "optim", "patches", "precision", "quantize", "request", "sharding",
+    "shards", "simulate", "step", "trace",
 )  # fmt: skip
 _PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "trl")
 

@@ -64,6 +64,18 @@ _UPPER = {
 }
 
 
+_active: list[Autocast] = []
+
+
+def lowered(tensor: torch.Tensor) -> torch.Tensor:
+    """What a kernel that autocast runs in 16 bit receives; unchanged without autocast.
+
+    For functions that stand in for torch's own, which the mode can't see.
+    """
+    found: torch.Tensor = _active[-1]._down(tensor) if _active else tensor
+    return found
+
+
 class Autocast(TorchFunctionMode):
     """`with Autocast(torch.bfloat16):` around a forward pass."""
 
@@ -72,7 +84,13 @@ class Autocast(TorchFunctionMode):
         self.dtype = dtype
         self.cache: dict[int, torch.Tensor] = {}
 
+    def __enter__(self) -> Autocast:
+        _active.append(self)
+        super().__enter__()
+        return self
+
     def __exit__(self, *exception: Any) -> None:
+        _active.remove(self)
         self.cache.clear()
         super().__exit__(*exception)
 
@@ -80,7 +98,7 @@ class Autocast(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _LOWER or func is F.scaled_dot_product_attention:
+        if func in _LOWER:
             args, kwargs = tree_map(self._down, (args, kwargs))
         elif func in _UPPER:
             args, kwargs = tree_map(self._up, (args, kwargs))

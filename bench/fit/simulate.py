@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import random
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.fit import kernels, lengths, step
-from bench.fit.allocator import CachingAllocator
+from bench.fit import depth, kernels, lengths, step
+from bench.fit.allocator import CachingAllocator, Event
 from bench.fit.build import build
 from bench.fit.costs import StepCosts, observe
+from bench.fit.ledger import Birth, Peak, peaks
 from bench.fit.request import Request, Sharding
-from bench.fit.trace import Peak, Tracer
+from bench.fit.trace import Tracer
 
 
 @dataclass
 class Trace:
-    """A traced run of some steps."""
+    """A traced run of some steps on one rank."""
 
-    tracer: Tracer
+    events: Sequence[Event]
+    layers: Sequence[int] = field(repr=False)
+    marks: Sequence[int]
+    phases: Sequence[str]
+    births: Mapping[int, Birth]
+    categories: Sequence[str]
+    host_bytes: int
     parameters: int
     trainable: int
     held_bytes: int
     trained_bytes: int
     costs: StepCosts
+
+    @functools.cached_property
+    def peaks(self) -> dict[str, Peak]:
+        return peaks(self.events, self.phases, self.births, self.categories)
 
 
 @dataclass
@@ -41,19 +55,27 @@ class Simulation:
 
     @property
     def host(self) -> int:
-        return self.trace.tracer.host_bytes
+        return self.trace.host_bytes
 
     @property
     def phases(self) -> dict[str, Peak]:
-        return self.trace.tracer.peaks
+        return self.trace.peaks
 
     @property
     def peak_phase(self) -> str:
         return max(self.phases, key=lambda name: self.phases[name].allocated)
 
 
-def trace_request(request: Request, length: int | None = None, steps: int = step.STEPS) -> Trace:
-    """Build, place and run `steps` steps of one length."""
+def trace_request(
+    request: Request,
+    length: int | None = None,
+    steps: int = step.STEPS,
+    trained_elements: int | None = None,
+) -> Trace:
+    """Build, place and run `steps` steps of one length.
+
+    `trained_elements` of the full model, where this one is a shallow stand-in: buckets need it.
+    """
     from bench.fit.sharding import placement_for
 
     with warnings.catch_warnings():
@@ -64,11 +86,19 @@ def trace_request(request: Request, length: int | None = None, steps: int = step
         costs = StepCosts(micro_batches=min(request.accumulation, 2))
         observe(tracer, costs)
         parameters = list(model.parameters())
+        depth.follow_layers(model, tracer)
         placement = placement_for(model, request, tracer)
+        placement.trained_elements = trained_elements or placement.trained_elements
         step.run(model, request, tracer, placement, length=length, steps=steps)
     trained = [p for p in parameters if p.requires_grad]
     return Trace(
-        tracer,
+        events=tracer.events,
+        layers=tracer.layers,
+        marks=tracer.marks,
+        phases=tracer.phases,
+        births=tracer.births,
+        categories=tracer.categories,
+        host_bytes=tracer.host_bytes,
         parameters=sum(_elements(parameter) for parameter in parameters),
         trainable=sum(p.numel() for p in trained),
         held_bytes=sum(p.numel() * p.element_size() for p in parameters),
@@ -84,12 +114,95 @@ def _elements(parameter: object) -> int:
     return int(shape.numel())
 
 
+# ---------------------------------------------------------------- depth
+
+SHALLOW = (5, 9)  # layers to trace (and one more); the next is tried where the first isn't enough
+TEMPLATE = 2  # layer that is repeated: its neighbours are like it, too
+GAIN = 1.5  # of layers saved, below which the full model is traced
+
+
+def full_trace(request: Request) -> Trace:
+    """The trace at full depth, from shallow ones where layers repeat (see `depth`)."""
+    layers = request.config.get("num_hidden_layers", 0)
+    if layers < GAIN * (2 * SHALLOW[0] + 1) or not _uniform(json.dumps(request.config)):
+        return trace_request(request)
+    kept = _kept_at_end(request)
+    for few in sorted({max(few, kept + TEMPLATE + 2) for few in SHALLOW}):
+        if layers < GAIN * (2 * few + 1):
+            break
+        try:
+            return _from_shallow(request, few, layers)
+        except depth.CannotLengthen:
+            continue
+    return trace_request(request)
+
+
+def _kept_at_end(request: Request) -> int:
+    """Last layers that ZeRO-3 doesn't release between forward and backward."""
+    if request.sharding.kind != "zero3":
+        return 0
+    (_, one), (_, two) = (_elements_of(_with_layers(request, count)) for count in (1, 2))
+    return request.sharding.max_live_elements // (2 * (two - one))
+
+
+def _from_shallow(request: Request, few: int, layers: int) -> Trace:
+    """Raises CannotLengthen."""
+    more = layers - few
+    one, two = (_with_layers(request, count) for count in (few, few + 1))
+    (trained_one, _), (trained_two, _) = _elements_of(one), _elements_of(two)
+    trained = _at(trained_one, trained_two, more)
+    shallow, deeper = (trace_request(item, trained_elements=trained) for item in (one, two))
+    longer = depth.lengthen(shallow.events, shallow.layers, TEMPLATE, 1)
+    gains = depth.growth(shallow.events, longer, deeper.events)
+    full = depth.lengthen(shallow.events, shallow.layers, TEMPLATE, more)
+    costs = StepCosts(
+        micro=depth.counts_at(shallow.costs.micro, deeper.costs.micro, more),
+        update=depth.counts_at(shallow.costs.update, deeper.costs.update, more),
+        micro_batches=shallow.costs.micro_batches,
+    )
+    return Trace(
+        events=depth.grown(full, gains, more),
+        layers=(),
+        marks=(),
+        phases=shallow.phases,
+        births={new: shallow.births[old] for new, old in full.idents.items()},
+        categories=shallow.categories,
+        costs=costs,
+        **{
+            name: _at(getattr(shallow, name), getattr(deeper, name), more)
+            for name in ("host_bytes", "parameters", "trainable", "held_bytes", "trained_bytes")
+        },
+    )
+
+
+@functools.cache
+def _uniform(config: str) -> bool:
+    plain = Request(config=json.loads(config), attention="eager", seq_len=1)
+    return depth.uniform(build(plain))
+
+
+def _elements_of(request: Request) -> tuple[int, int]:
+    """(trained elements, elements as held)."""
+    parameters = list(build(request).parameters())
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    return trained, sum(p.numel() for p in parameters)
+
+
+def _with_layers(request: Request, layers: int) -> Request:
+    config = depth.shallow_config(request.config, layers)
+    return request.model_copy(update={"config": config})
+
+
+def _at(shallow: int, deeper: int, more: int) -> int:
+    """What grows by the same with every layer."""
+    return shallow + more * (deeper - shallow)
+
+
 def simulate(request: Request, capacity: int | None = None) -> Simulation:
     """Peaks of one rank; `capacity` in bytes makes the allocator retry as near a real limit."""
-    trace = trace_request(request)
-    tracer = trace.tracer
+    trace = full_trace(request)
     fixed = CachingAllocator(capacity=capacity, expandable=request.expandable_segments)
-    fixed.run(tracer.events)
+    fixed.run(trace.events)
     found = Simulation(
         trace,
         allocated=fixed.max_allocated,
@@ -97,7 +210,7 @@ def simulate(request: Request, capacity: int | None = None) -> Simulation:
         reserved_fixed=fixed.max_reserved,
         reserved_high=fixed.max_reserved,
         reserved_by_phase={
-            tracer.phases[index]: size for index, size in fixed.reserved_by_phase.items()
+            trace.phases[index]: size for index, size in fixed.reserved_by_phase.items()
         },
         retries=fixed.retries,
     )
@@ -127,14 +240,14 @@ def _growth(request: Request, found: Simulation) -> list[int]:
         found.notes.append("lengths change the order of events: only the longest was replayed")
         return [0]
     alone = CachingAllocator(expandable=request.expandable_segments)
-    alone.run(traces[-1].tracer.events)
+    alone.run(traces[-1].events)
     return [
-        max(0, _varied(request, traces[0].tracer, anchors, seed) - alone.max_reserved)
+        max(0, _varied(request, traces[0], anchors, seed) - alone.max_reserved)
         for seed in range(ORDERS)
     ]
 
 
-def _varied(request: Request, start: Tracer, anchors: list[lengths.Anchor], seed: int) -> int:
+def _varied(request: Request, start: Trace, anchors: list[lengths.Anchor], seed: int) -> int:
     """Reserved bytes of a run over the request's lengths in one order."""
     order = list(request.lengths)
     random.Random(seed).shuffle(order)
@@ -152,12 +265,12 @@ def _varied(request: Request, start: Tracer, anchors: list[lengths.Anchor], seed
 
 def _shallow(request: Request) -> Request:
     """The same step with fewer layers, one micro-batch an update, on one device."""
-    config = dict(request.config)
-    config["num_hidden_layers"] = min(GROWTH_LAYERS, config["num_hidden_layers"])
+    few = min(GROWTH_LAYERS, request.config["num_hidden_layers"])
+    config = depth.shallow_config(request.config, few)
     return request.model_copy(
         update={"config": config, "accumulation": 1, "sharding": Sharding(), "lengths": ()}
     )
 
 
 def _pattern(trace: Trace) -> lengths.Pattern:
-    return lengths.pattern_of(trace.tracer.events, trace.tracer.marks)
+    return lengths.pattern_of(trace.events, trace.marks)

@@ -30,6 +30,8 @@ class Placement:
 
     def __init__(self, model: nn.Module, request: Request, tracer: Tracer) -> None:
         self.model, self.request, self.tracer = model, request, tracer
+        # Of the full model, where `model` is a shallow stand-in: engines size buckets by it.
+        self.trained_elements = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
     def load(self) -> None:
         for parameter in self.model.parameters():
@@ -162,12 +164,14 @@ def micro_step(loop: Loop, name: str, length: int, last: bool) -> None:
     loop.placement.before_forward()
     with autocast_context(request), _activations(request, loop):
         loss, outputs = loop.forward(ids, labels, mask)
+        tracer.leave_layers()  # autocast frees its copies of all layers' weights
         loss = loss / request.accumulation if request.accumulation > 1 else loss
     loop.kept = outputs if request.keeps_outputs else None
     del outputs
     tracer.start_phase(f"{name}/backward")
     loop.placement.before_backward()
     loss.backward()
+    tracer.leave_layers()
     loop.placement.after_backward(last)
 
 
