@@ -33,7 +33,8 @@ def parts(model: Any) -> dict[str, str]:
     """Parameter name → its part.  Tied embeddings count once, as embeddings."""
     embeddings = _ids(model.get_input_embeddings())
     head = _ids(model.get_output_embeddings())
-    layers = [name for name, m in model.named_modules() if m in set(decoder_layers(model))]
+    blocks = set(decoder_layers(model))
+    layers = [name for name, module in model.named_modules() if module in blocks]
     found = {}
     for name, parameter in model.named_parameters():
         if is_adapter(name):
