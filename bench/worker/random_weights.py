@@ -46,11 +46,12 @@ def load(model: ModelSpec, **arguments: Any) -> Any:
 
 def stand_ins(model: ModelSpec, config: Any) -> dict[str, RandomTensor]:
     """Name → stand-in of every weight of the model."""
-    from transformers import AutoModelForCausalLM
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     assert isinstance(model.weights, RandomWeights)
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     with torch.device("meta"):
-        skeleton = AutoModelForCausalLM.from_config(config, dtype=DTYPE)
+        skeleton = kind(config)  # from_config would partition it under ZeRO-3
     tied = _tied(skeleton)
     buffers = {name for name, _ in skeleton.named_buffers()}
     std = float(getattr(config, "initializer_range", None) or 0.02)
