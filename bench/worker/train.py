@@ -279,6 +279,7 @@ class RecordingTrainer(SFTTrainer):
         )
         read = {name: getattr(self.args, name, None) for name in names.split()}
         read["router_aux_loss_coef"] = self.router_aux_loss_coef if self.aux_loss_enabled else None
+        read["autocast_cache"] = torch.is_autocast_cache_enabled()
         read["device"] = str(self.args.device)
         return {name: str(v) if not _plain(v) else v for name, v in read.items()}
 

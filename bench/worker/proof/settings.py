@@ -61,7 +61,7 @@ def _autocast(trainer: Any) -> str | None:
     arguments, engine = trainer.args, trainer.model_wrapped
     if hasattr(engine, "torch_autocast_enabled"):  # DeepSpeed's: the trainer's is off then
         on = engine.torch_autocast_enabled()
-        return _short(engine.torch_autocast_dtype()).lower() if on else None
+        return _short(engine.torch_autocast_dtype()) if on else None
     if arguments.bf16:
         return "bf16"
     return "fp16" if arguments.fp16 else None
