@@ -55,6 +55,8 @@ class Training:
     speed: Throughput
     curve: tuple[tuple[float, float], ...]  # (training seconds, loss) after each step
     validation: tuple[tuple[float, float], ...]  # (training seconds, loss) of each evaluation
+    curve_tokens: tuple[int, ...] = ()  # trained on when each of `curve` was taken
+    validation_tokens: tuple[int, ...] = ()  # the same for `validation`
     truncated_rows: int | None = None
     dropped_rows: int | None = None
     counted: tuple[StepEvent, ...] = ()  # after warm-up: what speeds are taken from
@@ -149,6 +151,14 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
             if event.loss is not None
         ),
         validation=tuple((e.train_s, e.loss) for e in evaluations if e.loss is not None),
+        curve_tokens=tuple(
+            tokens
+            for tokens, event in zip(
+                itertools.accumulate(event.tokens for event in steps), steps, strict=True
+            )
+            if event.loss is not None
+        ),
+        validation_tokens=tuple(e.tokens for e in evaluations if e.loss is not None),
         truncated_rows=record.truncated_rows if record else None,
         dropped_rows=record.dropped_rows if record else None,
         counted=tuple(counted_steps(steps, cell.budget.timing_warmup_steps)),
