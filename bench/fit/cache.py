@@ -7,8 +7,8 @@ import hashlib
 import importlib.metadata
 from pathlib import Path
 
-from bench.fit.plan import StepMemory
 from bench.fit.request import Request
+from bench.plan import StepMemory
 
 # What a StepMemory depends on; the rest only reads it.
 _TRACING = (

@@ -11,10 +11,10 @@ from bench.document import read_yaml, validate
 from bench.errors import UserError, nearest
 from bench.fit.cache import Cache
 from bench.fit.cell import request_of_cell, sharding_of
-from bench.fit.plan import GIB, Plan
 from bench.fit.predict import best_strategy, largest_micro_batch, predict
 from bench.fit.request import Request
 from bench.fit.suggest import changes
+from bench.plan import GIB, Plan
 from bench.spec import Cell, MethodSpec, ModelSpec, RandomWeights, Strategy, TargetSpec
 
 Row = dict[str, Any]

@@ -11,9 +11,9 @@ from bench.fit.build import CannotBuild
 from bench.fit.cache import Cache
 from bench.fit.constants import constant
 from bench.fit.memory import costs_of
-from bench.fit.plan import GIB, Limit, Plan, StepMemory, StepTime
 from bench.fit.request import Request, Sharding
 from bench.fit.steptime import Weights, find_gpu, gpu_of, step_time
+from bench.plan import GIB, Limit, Plan, StepMemory, StepTime
 from bench.spec import TargetSpec
 
 # Fastest first; each is tried until one fits.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.fit.cache import Cache
-from bench.fit.plan import Plan
 from bench.fit.predict import predict, strategies_of, strategy_name
 from bench.fit.request import Request
+from bench.plan import Plan
 from bench.spec import TargetSpec
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from bench.record import Record
 
 GIB = 1 << 30
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(extra="allow")
 
 
 class StepMemory(Record):
@@ -23,7 +21,7 @@ class StepMemory(Record):
     host_bytes: int = Field(description="Per node: offloaded state, pinned buffers, load phase.")
     host_load_bytes: int = 0
     phases: dict[str, int] = Field(description="Allocated peak by phase.")
-    reserved_phases: dict[str, int] = {}
+    reserved_phases: dict[str, int] = Field({})
     breakdown: dict[str, int] = Field(description="What is alive at the peak, by category.")
     peak_phase: str
     peak_operator: str = ""
@@ -35,8 +33,8 @@ class StepMemory(Record):
     micro_costs: list[tuple[int, int, bool, int]] = Field(
         [], description="flops, bytes, fp32, calls: forward and backward."
     )
-    update_costs: list[tuple[int, int, bool, int]] = []
-    notes: list[str] = []
+    update_costs: list[tuple[int, int, bool, int]] = Field([])
+    notes: list[str] = Field([])
 
 
 class Limit(Record):
@@ -70,7 +68,7 @@ class Plan(Record):
 
     schema_version: int = 1
     fits: bool | None = Field(description="None: unknown, see `notes`.")
-    limits: list[Limit] = []
+    limits: list[Limit] = Field([])
     strategy: str
     micro_batch: int
     device_bytes: int | None = Field(None, description="Reserved plus context: the driver's view.")
@@ -85,4 +83,4 @@ class Plan(Record):
     usd_low: float | None = None
     usd_high: float | None = None
     changes: list[dict[str, Any]] = Field([], description="Smallest changes that would fit.")
-    notes: list[str] = []
+    notes: list[str] = Field([])
