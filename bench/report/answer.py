@@ -158,16 +158,18 @@ def _predicted(advice: Advice) -> Iterator[str]:
     data = show.markdown(advice.dataset)
     yield (
         f"On **{data}** nothing has been run yet, so **quality is unknown**: what follows is "
-        "predicted from the training step alone. It says what fits and what it costs, "
+        "predicted from the training step alone: [what fits](#fit) and what it costs, "
         "not what is best."
     )
     if not advice.accepted:
         asked = constraints(advice.constraints)
         yield f"Nothing {f'keeps to {asked}' if asked else 'is predicted to fit'}; see the table."
         return
-    models = list(dict.fromkeys(option.entry.model for option in advice.everything))
-    for model in models:
+    models = dict.fromkeys(option.entry.model for option in advice.everything)
+    for model in list(models)[:NAMED]:
         yield _model(advice, model)
+    if len(models) > NAMED:
+        yield f"{len(models) - NAMED} more models stand in the table."
 
 
 def _model(advice: Advice, model: str) -> str:
@@ -182,8 +184,10 @@ def _model(advice: Advice, model: str) -> str:
         reason = f" (e.g. {_short(trained[0].reasons[0])})" if trained else ""
         return f"**{show.markdown(model)}**: nothing to recommend{reason}."
     first = fits[0]
-    others = [f"{_where(option)} for {_cost(option)}" for option in fits[1:]]
-    more = f" Then {show.listed(_few(others))}." if others else ""
+    others = {option.entry.method: option for option in reversed(fits)}
+    others.pop(first.entry.method)
+    told = [f"{_where(option)} for {_cost(option)}" for option in reversed(others.values())]
+    more = f" Other methods: {show.listed(told)}." if told else " No other method fits."
     return (
         f"**{show.markdown(model)}**: cheapest that fits is {_where(first)}, {_cost(first)} and "
         f"{hours(first.hours)} a run.{more}"
@@ -299,6 +303,28 @@ def table(advice: Advice) -> pd.DataFrame:
         for found in advice.rejected
     ]
     return frame(lines)
+
+
+def grid(advice: Advice) -> pd.DataFrame:
+    """Model × method against target, where only plans are known: cost and time, or what breaks."""
+    lines: dict[tuple[str, str], dict[str, str | Link]] = {}
+    for option in advice.everything:
+        if not option.entry.cell.method.trains:
+            continue
+        key = (option.entry.model, option.entry.method)
+        line = lines.setdefault(key, {"model": key[0], "method": key[1]})
+        line[option.target] = _in_grid(option, advice)
+    order = [option.entry.model for option in advice.everything]
+    return frame(sorted(lines.values(), key=lambda line: order.index(str(line["model"]))))
+
+
+def _in_grid(option: Option, advice: Advice) -> str | Link:
+    row = option.entry.rows[0]
+    reasons = next((r.reasons for r in advice.rejected if r.option is option), ())
+    fits = f"{_cost(option)}, {hours(option.hours)}"
+    text = f"no: {'; '.join(reasons)}" if reasons else fits
+    path = row.link("plan.json")
+    return Link(text, path) if path else text
 
 
 def _ranked(advice: Advice) -> Sequence[Option]:

@@ -74,9 +74,7 @@ def _finding(claim: Claim, file: ClaimFile, every: Sequence[Option]) -> Finding:
     if not about:
         elsewhere = tuple(_elsewhere(claim, every))
         return Finding(claim, file, "can't be tested here", elsewhere, _missing(claim, every))
-    figures = [figure for option in about for figure in _figures(claim, option, every)]
-    measured = [figure for figure in figures if figure.source == "measured"]
-    figures = measured or figures
+    figures = [figure for option in about for figure in _best(claim, option, every)]
     if not figures:
         what = claim.measure.what.replace("_", " ")
         reason = f"no cell has it: {what} was neither measured nor predicted"
@@ -119,6 +117,12 @@ def _missing(claim: Claim, every: Sequence[Option]) -> str:
 
 
 # ---------------------------------------------------------------- figures
+
+
+def _best(claim: Claim, option: Option, every: Sequence[Option]) -> list[Figure]:
+    """What was measured of an option; else what was predicted."""
+    found = list(_figures(claim, option, every))
+    return [figure for figure in found if figure.source == "measured"] or found
 
 
 def _figures(claim: Claim, option: Option, every: Sequence[Option]) -> Iterator[Figure]:

@@ -18,14 +18,6 @@ ON_THE_PAGE = frozenset({"trivial", "base", "reference", "best", "best is A"})
 FEW = 10  # differing rows; with 4, all one way, an interval excludes 0 at an exact p of 0.125
 
 
-def first_metrics(panel: Panel) -> list[str]:
-    """The first metric of each answer field: what the page shows; the rest is in the CSV."""
-    firsts: dict[str, str] = {}
-    for metric in panel.metrics:
-        firsts.setdefault(metric.partition(".")[0], metric)
-    return list(dict.fromkeys([panel.metric, *firsts.values()]))
-
-
 def shown(panel: Panel, metric: str) -> list[Pair]:
     """Pairs with a reference, the base or the best; all of them where there are few."""
     found = [pair for pair in panel.pairs if pair.metric == metric]
@@ -149,7 +141,7 @@ def noise(panel: Panel) -> pd.DataFrame:
     """How far a score moves with other rows and with other seeds; entries with several seeds."""
     lines = []
     for entry in panel.entries:
-        for metric in first_metrics(panel):
+        for metric in panel.first_metrics:
             shared = pairs.common_rows([entry], metric)
             if isinstance(shared, str):
                 continue

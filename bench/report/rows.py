@@ -26,6 +26,7 @@ from bench.report.measures import (
     quality_of,
     training_of,
 )
+from bench.report.parallel import mapped
 from bench.report.plans import Planned
 from bench.report.plans import read as read_plan
 from bench.report.serving import Served
@@ -69,6 +70,7 @@ class Row:
     interruptions: int = 0
     adapter_works: bool | None = None
     answered: tuple[int | None, int | None] = (None, None)  # test rows, of the whole split
+    fingerprints: tuple[str | None, str | None] = (None, None)  # of the training and test rows
     plan: Planned | None = None
     served: Served | None = None
 
@@ -142,15 +144,13 @@ def rows(results: list[CellResult], extra: Mapping[str, External] | None = None)
     `extra` holds the `evaluate:…` metrics, see `bench/report/external.py`.
     """
     losses: dict[tuple[str, ...], list[float]] = {}
-    made = []
-    for result in results:
-        row = _readable(result, extra or {})
-        made.append((row, result))
-        loss = _best(row, result)
+    made = mapped(lambda result: _readable(result, extra or {}), results)
+    for row in made:
+        loss = _best(row)
         if loss is not None:
             losses.setdefault(_place(row.cell), []).append(loss)
     best = {place: fmean(values) for place, values in losses.items()}
-    return sorted((_converged(row, result, best) for row, result in made), key=order)
+    return sorted((_converged(row, best) for row in made), key=order)
 
 
 def order(row: Row) -> tuple[object, ...]:
@@ -216,6 +216,10 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
         interruptions=sum(record.interruptions for record in attempt.phases),
         adapter_works=generate.adapter_changes_logits if generate else None,
         answered=(generate.rows, generate.test_rows) if generate else (None, None),
+        fingerprints=(
+            attempt.train.rows_fingerprint if attempt.train else None,
+            generate.rows_fingerprint if generate else None,
+        ),
         served=read_serving(attempt.path),
     )
 
@@ -256,17 +260,17 @@ def _place(cell: Cell, method: str | None = None) -> tuple[str, ...]:
     return (cell.model.name, cell.dataset.name, cell.target.name, method or cell.method.name)
 
 
-def _best(row: Row, result: CellResult) -> float | None:
-    if not row.comparable or result.latest is None:
+def _best(row: Row) -> float | None:
+    if not row.comparable or row.training is None:
         return None
-    return best_loss(result.latest.evaluations)
+    return best_loss(row.training.evaluations)
 
 
-def _converged(row: Row, result: CellResult, best: Mapping[tuple[str, ...], float]) -> Row:
+def _converged(row: Row, best: Mapping[tuple[str, ...], float]) -> Row:
     target = row.cell.converged
-    if target is None or row.training is None or result.latest is None:
+    if target is None or row.training is None:
         return row
     place = _place(row.cell, target.relative_to)
     losses = {place[-1]: best.get(place)}
-    reached = time_to_target(result.latest.evaluations, resolve_target(target, losses))
+    reached = time_to_target(row.training.evaluations, resolve_target(target, losses))
     return replace(row, convergence=reached)

@@ -22,6 +22,7 @@ from bench.report.rows import PLANNED, Row
 from bench.report.serving import facts
 from bench.report.texts import (
     DIFFERENCES,
+    FIRST_ONLY,
     FIT,
     GAINS,
     NO_MARGIN,
@@ -52,6 +53,11 @@ class Report:
     def rows(self) -> list[Row]:
         return [row for panel in self.panels for row in panel.rows]
 
+    @property
+    def begun(self) -> list[Panel]:
+        """Panels of which something was run, or tried."""
+        return [p for p in self.panels if any(row.status != PLANNED for row in p.rows)]
+
     def pictures(self, *kinds: str) -> Iterator[Block]:
         """The charts of some kinds; where a kind has none, why."""
         for kind in kinds:
@@ -63,7 +69,7 @@ class Report:
 
     def each(self, make: Callable[[Panel], pd.DataFrame], title: str = "") -> Iterator[Block]:
         """A table for each panel; folded where there are several, or many lines."""
-        for panel in self.panels:
+        for panel in self.begun:
             made = make(panel)
             if len(made):
                 yield self.table(made, title, panel)
@@ -101,10 +107,7 @@ def _answer(report: Report) -> Iterator[Block]:
         first, *more = answer.sentences(advice)
         yield Text(first, "lead")
         yield from (Text(sentence) for sentence in more)
-        yield Table(answer.table(advice).head(answer.SHOWN), f"Options on {advice.dataset}, ranked")
-        rest = answer.table(advice).iloc[answer.SHOWN :]
-        if len(rest):
-            yield Table(rest, f"{len(rest)} more options on {advice.dataset}", folded=True)
+        yield from _options(advice)
         if found := answer.changes(advice):
             yield Bullets(found, "What would change this answer")
     warned = threats(report.panels)
@@ -116,12 +119,24 @@ def _answer(report: Report) -> Iterator[Block]:
     yield Text(outcomes(report.rows))
 
 
+def _options(advice: Advice) -> Iterator[Block]:
+    made = answer.table(advice)
+    if not advice.measured:
+        yield Table(answer.grid(advice), f"Training on {advice.dataset}, predicted")
+        yield Table(made, f"Every option on {advice.dataset}, cheapest first", folded=True)
+        return
+    yield Table(made.head(answer.SHOWN), f"Options on {advice.dataset}, ranked")
+    rest = made.iloc[answer.SHOWN :]
+    if len(rest):
+        yield Table(rest, f"{len(rest)} more options on {advice.dataset}", folded=True)
+
+
 def _cost(report: Report) -> Iterator[Block]:
-    if any(panel.metrics and any(e.good for e in panel.entries) for panel in report.panels):
-        yield Bullets([sentence(panel) for panel in report.panels])
     yield from report.pictures("cost-quality")
-    yield from report.each(tables.entries)
-    yield Text(SUMMARY, "note")
+    if report.begun:
+        yield Bullets([sentence(panel) for panel in report.begun])
+        yield from report.each(tables.entries)
+        yield Text(SUMMARY, "note")
     if any(entry.unstable for panel in report.panels for entry in panel.entries):
         yield Text("~: unstable, see [Method](#method).", "note")
     yield from _serving(report)
@@ -194,8 +209,10 @@ def _differences(report: Report) -> Iterator[Block]:
     margins = {panel.comparison.delta(panel.metric) for panel in tested}
     known = sorted(margin for margin in margins if margin is not None)
     yield Text(DIFFERENCES + (margin_text(known) if known else NO_MARGIN), "note")
+    if any({pair.metric for pair in p.pairs} < set(p.metrics) for p in tested):
+        yield Text(FIRST_ONLY, "note")
     for panel in tested:
-        for metric in differences.first_metrics(panel):
+        for metric in panel.first_metrics:
             made = differences.table(panel, metric)
             if len(made):
                 yield report.table(made, metric, panel)
@@ -214,7 +231,7 @@ def _groups(report: Report) -> Iterator[Block]:
     yield Text("In brackets: gain over the untuned model. " + GAINS, "note")
     for panel in grouped:
         for metric in panel.metrics:
-            firsts = differences.first_metrics(panel)
+            firsts = panel.first_metrics
             made = report.table(tables.groups(panel, metric), metric, panel)
             yield Table(made.frame, made.title, folded=made.folded or metric not in firsts)
             gains = differences.gains(panel, metric) if metric in firsts else None

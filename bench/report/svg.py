@@ -28,7 +28,7 @@ COLOURS = {
     "#a4262c": "--failed",
 }
 
-_GLYPH = re.compile(r'<path id="(DejaVu[\w-]+)" d="([^"]*)"([^>]*)/>')
+_GLYPH = re.compile(r'<path id="(DejaVu[\w-]+)"[^>]*/>')
 _PROLOGUE = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 

@@ -40,6 +40,8 @@ NO_MARGIN = (
     "rows needed are unknown. All pairs and metrics: [differences.csv](differences.csv)."
 )
 
+FIRST_ONLY = "*Not every metric was tested: of many pairs, only the first of each answer field.*"
+
 NOISE = (
     "How far a score moves (one standard deviation) with other test rows, all seeds kept, "
     "and with another training seed, noise of rows taken out:"

@@ -26,8 +26,10 @@ from bench.report.charts import (
 )
 from bench.report.charts.style import Chart, Looks, ours, save
 from bench.report.compare import Panel
+from bench.report.parallel import mapped
 
 Draw = Callable[[Sequence[Panel], Looks], Chart | None]
+Task = tuple[str, str, list[Panel], str, Draw]
 
 # file name: (what it shows, function)
 CHARTS: dict[str, tuple[str, Draw]] = {
@@ -69,20 +71,29 @@ def draw_all(panels: Sequence[Panel], folder: Path) -> list[Drawn]:
         for old in (*folder.glob(f"{kind}.*svg"), *folder.glob(f"{kind}.*png")):
             old.unlink()
     looks = Looks.of(panels)
-    drawn = []
+    tasks = list(_tasks(panels))
+    # Few and long pieces: worth processes where there are many entries, not for a small report.
+    large = sum(len(panel.entries) for panel in panels) > 100
+    done = mapped(
+        lambda task: _one(task, looks, folder), tasks, least=2 if large else len(tasks) + 1
+    )
+    return [drawn for drawn in done if drawn]
+
+
+def _one(task: Task, looks: Looks, folder: Path) -> Drawn | None:
+    kind, dataset, panels, title, draw = task
     with ours(), warnings.catch_warnings():
         # A group's name in a script that the font lacks becomes boxes; the tables have it right.
         warnings.filterwarnings("ignore", message=r"(?s).*Glyph .* missing from font")
-        for kind, dataset, group, title, draw in _tasks(panels):
-            chart = draw(group, looks)
-            if chart is not None:
-                stem = f"{kind}.{dataset}" if dataset else kind
-                save(chart, folder, stem)
-                drawn.append(Drawn(kind, dataset, title, stem, chart.tips))
-    return drawn
+        chart = draw(panels, looks)
+        if chart is None:
+            return None
+        stem = f"{kind}.{dataset}" if dataset else kind
+        save(chart, folder, stem)
+    return Drawn(kind, dataset, title, stem, chart.tips)
 
 
-def _tasks(panels: Sequence[Panel]) -> Iterator[tuple[str, str, list[Panel], str, Draw]]:
+def _tasks(panels: Sequence[Panel]) -> Iterator[Task]:
     for kind, (title, draw) in CHARTS.items():
         for dataset, group in itertools.groupby(panels, key=lambda panel: panel.dataset):
             yield kind, dataset, list(group), title, draw

@@ -17,7 +17,7 @@ GAP = 0.55  # between models, in entries
 Chosen = Callable[[Panel], Sequence[Entry]]
 
 
-MOST = 48  # lines in a panel: more can't be read; the tables have all
+MOST = 24  # lines in a panel: more can't be read; the tables have all
 
 
 def everything(panel: Panel) -> Sequence[Entry]:

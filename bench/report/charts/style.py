@@ -44,6 +44,7 @@ RC: dict[str, Any] = {
     "svg.hashsalt": "adaptbench",
     "svg.fonttype": "path",
     "text.parse_math": False,
+    "text.color": INK,
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.spines.top": False,
