@@ -3,13 +3,14 @@
 # make report SUITE=…     redraw tables and charts from results/
 # make test               run the tests
 # make lint               ruff and mypy
+# make test-scale         time the report of 2,000 cells
 SUITE ?= quick
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: setup bench report test lint schema clean
+.PHONY: setup bench report test test-scale lint schema clean
 
 setup: $(READY)
 
@@ -29,6 +30,9 @@ report: setup
 
 test: setup
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+test-scale: setup
+	ADAPTBENCH_SCALE=2000 $(BIN)/python -m pytest -s tests/report/test_scale.py
 
 lint: setup
 	$(BIN)/ruff check bench tests data
