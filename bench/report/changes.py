@@ -108,8 +108,8 @@ def _tested(a: Entry, b: Entry, panel: Panel) -> Change:
     if isinstance(shared, str):
         return replace(change, reason=shared)
     asked = pairs.question(panel, panel.metric, ())
-    sides = [pairs.side(entry, panel.metric, shared) for entry in (b, a)]
-    found = difference(*sides, replace(asked, clusters=None))
+    ours, theirs = (pairs.side(entry, panel.metric, shared) for entry in (b, a))
+    found = difference(ours, theirs, replace(asked, clusters=None))
     return replace(change, found=found, reason="" if found else "undefined on these rows")
 
 

@@ -59,8 +59,10 @@ def _judged(
         family = sum(tests.possible(metric) for tests in found)
         verdicts = iter(judge([pair.difference for _, pair in own if pair.difference], family))
         for tests, pair in own:
-            known = {"verdict": next(verdicts), "family": family} if pair.difference else {}
-            judged.append((tests, replace(pair, **known)))
+            known = (
+                replace(pair, verdict=next(verdicts), family=family) if pair.difference else pair
+            )
+            judged.append((tests, known))
     return judged
 
 

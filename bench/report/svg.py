@@ -30,26 +30,39 @@ COLOURS = {
 
 _GLYPH = re.compile(r'<path id="(DejaVu[\w-]+)"[^>]*/>')
 _PROLOGUE = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
-_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+# A tenth of a point is finer than any screen; but scales (of letters) must stay as they are.
+_NUMBER = re.compile(r"scale\([^)]*\)|-?\d+\.\d{2,}")
+# Groups that nothing refers to; without their ids a chart is a quarter smaller.
+_UNUSED = re.compile(
+    r' id="(?:figure|axes|patch|text|line2d|legend|matplotlib\.axis|[xy]tick|LineCollection'
+    r'|PathCollection|FillBetweenPolyCollection|QuadMesh|Quadmesh)_\d+"'
+)
 
 
 def inline(
     svg: str, prefix: str, title: str, tips: Mapping[str, str], glyphs: dict[str, str]
 ) -> str:
     """The `<svg>` element alone.  Outlines of letters go to `glyphs`, which all charts share."""
-    text = _PROLOGUE.sub("", svg).strip()
-    text = _shared(text, glyphs)
+    text = _UNUSED.sub("", _PROLOGUE.sub("", svg).strip())
+    text = text.replace("DejaVuSans-Bold-", "DejaVuB").replace("DejaVuSans-", "DejaVuS")
+    text = _shared(text.replace("xlink:href", "href"), glyphs)
     text = _own_ids(text, prefix)
-    text = _NUMBER.sub(lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), text)
+    text = _NUMBER.sub(_rounded, text)
     for colour, name in COLOURS.items():
         text = re.sub(rf"(fill|stroke): {colour}", rf"\1: var({name})", text, flags=re.I)
     text = re.sub(r"\s*\n\s*", "\n", text)
+    text = re.sub(r"\n(?=[LQCMz] ?)", "", text)  # within outlines
     text = re.sub(r"<svg ([^>]*)>", lambda m: _head(m[1], prefix, title), text, count=1)
     for name, words in tips.items():
         group = f'<g id="{prefix}{name}">'
         titled = f'<g id="{prefix}{name}" class="tip" tabindex="-1"><title>{escape(words)}</title>'
         text = text.replace(group, titled, 1)
     return text
+
+
+def _rounded(match: re.Match[str]) -> str:
+    found = match[0]
+    return found if found.startswith("scale") else f"{float(found):.1f}".removesuffix(".0")
 
 
 def _head(attributes: str, prefix: str, title: str) -> str:
@@ -60,7 +73,7 @@ def _head(attributes: str, prefix: str, title: str) -> str:
     name = f"{prefix}title"
     return (
         f'<svg viewBox="{view}" style="max-width:{float(width) * 1.34:.0f}px" '
-        f'xmlns:xlink="http://www.w3.org/1999/xlink" role="img" aria-labelledby="{name}">'
+        f'role="img" aria-labelledby="{name}">'
         f'<title id="{name}">{escape(title)}</title>'
     )
 

@@ -17,7 +17,7 @@ from bench.report.charts import style
 from bench.report.compare import Entry, Panel
 from bench.report.rows import Row
 
-MOST = 8  # lines of panels: more can't be read
+MOST = 6  # lines of panels: more can't be read
 
 CAPTION = (
     "Measured. Evaluation, loading and saving are off the clock; dollars are those of the training "
