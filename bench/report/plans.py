@@ -62,14 +62,14 @@ def of(raw: Mapping[str, Any]) -> Planned:
     return Planned(
         fits=raw.get("fits"),
         breaks=_breaks(raw),
-        strategy=_strategy(raw.get("strategy")),
+        strategy=_strategy(raw),
         micro_batch=raw.get("micro_batch"),
         device_bytes=_first(raw, "device_bytes"),
         device_high_bytes=_first(raw, "device_high_bytes"),
         reserved_bytes=_first(raw, "reserved_bytes", "memory.reserved_bytes"),
         host_bytes=_first(raw, "host_bytes", "memory.host_bytes"),
-        weights_bytes=_first(raw, "held_bytes", "weights_bytes", "memory.held_bytes"),
-        phases=_bytes(raw, "phases", "phase_bytes", "memory.reserved_phases", "memory.phases"),
+        weights_bytes=_first(raw, "held_bytes", "memory.held_bytes", "generation.held_bytes"),
+        phases=_phases(raw),
         breakdown=_bytes(raw, "breakdown", "breakdown_bytes", "memory.breakdown"),
         step_s=_first(raw, "step_s", "time.step_s"),
         tokens_per_s=_speed(raw),
@@ -99,12 +99,19 @@ def _bytes(raw: Mapping[str, Any], *paths: str) -> dict[str, int]:
     return {name: int(size) for name, size in sizes.items() if size}
 
 
-def _strategy(found: Any) -> str | None:
-    """A name, or a spec with its offloads."""
-    if not isinstance(found, Mapping):
-        return None if found is None else str(found)
-    offload = found.get("offload_params") or found.get("offload_optimizer")
-    return f"{found.get('name')}{'+offload' if offload else ''}"
+def _phases(raw: Mapping[str, Any]) -> dict[str, int]:
+    """Those of a training step; then evaluation and generation, context included."""
+    found = _bytes(raw, "memory.reserved_phases", "memory.phases")
+    others = {"evaluate": raw.get("evaluation_bytes"), "generate": raw.get("generation_bytes")}
+    return found | {name: size for name, size in others.items() if size}
+
+
+def _strategy(raw: Mapping[str, Any]) -> str | None:
+    """E.g. zero3+offload."""
+    name = raw.get("strategy")
+    offload = raw.get("offload_params") or raw.get("offload_optimizer")
+    plain = name is None or "+offload" in name
+    return name if plain or not offload else f"{name}+offload"
 
 
 def _speed(raw: Mapping[str, Any]) -> float | None:
@@ -114,9 +121,10 @@ def _speed(raw: Mapping[str, Any]) -> float | None:
 
 
 def _hours(raw: Mapping[str, Any]) -> float | None:
-    found: float | None = _first(raw, "hours")
-    seconds = _first(raw, "train_s")
-    return seconds / 3600 if found is None and seconds is not None else found
+    """Training and generation, as far as predicted."""
+    seconds = [raw.get("train_s"), raw.get("generate_s")]
+    known = [value for value in seconds if value is not None]
+    return sum(known) / 3600 if known else None
 
 
 def _breaks(raw: Mapping[str, Any]) -> str | None:
