@@ -4,13 +4,14 @@
 # make test               run the tests
 # make test-strategies    every method under every strategy, in two processes; minutes
 # make lint               ruff and mypy
+# make test-scale         time the report of 2,000 cells
 SUITE ?= quick
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: setup bench report test test-strategies lint schema clean
+.PHONY: setup bench report test test-strategies test-scale lint schema clean
 
 setup: $(READY)
 
@@ -33,6 +34,9 @@ test: setup
 
 test-strategies: setup
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "matrix or not matrix" tests/run/test_strategies.py tests/run/test_ranks.py
+
+test-scale: setup
+	ADAPTBENCH_SCALE=2000 $(BIN)/python -m pytest -s tests/report/test_scale.py
 
 lint: setup
 	$(BIN)/ruff check bench tests data
