@@ -1,4 +1,4 @@
-"""A full disk while a suite runs: one clear line, nothing lost, and on it goes once there is room."""
+"""A full disk while a suite runs: one clear line, nothing lost; with room again, on it goes."""
 
 from __future__ import annotations
 
