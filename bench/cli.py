@@ -98,11 +98,23 @@ def check(
 
 
 @app.command()
-def plan(suite: SuiteName, as_json: Json = False) -> None:
-    """Predict memory, time and cost of every cell, without a GPU (minutes for large suites)."""
+def plan(
+    suite: SuiteName, only: Only = None, results: Results = Path("results"), as_json: Json = False
+) -> None:
+    """Predict memory, time and cost of every cell, without a GPU; keep it in plan.json."""
+    from bench import plan_table
     from bench import suite as suites
+    from bench.run import planning
 
-    raise typer.Exit(_fit("plan", str(suites.find(suite)), *(["--json"] if as_json else [])))
+    path = suites.find(suite)
+    cells = suites.select(suites.load(path).cells, only)
+    planned = list(zip(cells, planning.plan_cells(path, only, cells, results), strict=True))
+    if as_json:
+        console.print_json(json.dumps(plan_table.as_json(planned)))
+        return
+    console.print(plan_table.table(planned))
+    for remark in plan_table.remarks(planned):
+        console.print(remark, markup=False, soft_wrap=True)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -128,6 +140,9 @@ def run(
     suite: SuiteName,
     only: Only = None,
     fresh: Annotated[bool, typer.Option(help="Run again, as new attempts.")] = False,
+    run_anyway: Annotated[
+        bool, typer.Option(help="Run cells, too, that are predicted not to fit.")
+    ] = False,
     results: Results = Path("results"),
 ) -> None:
     """Run the cells that aren't finished, then draw the report."""
@@ -143,7 +158,8 @@ def run(
         raise typer.Exit(CANNOT_RUN_HERE)
     if len(runnable) < len(cells):
         console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
-    failed = _run_cells(runnable, results, fresh)
+    _plan_missing(Path(found.path), only, runnable, results)
+    failed = _run_cells(runnable, results, fresh, run_anyway)
     from bench.report.build import build
 
     console.print(f"report: {build(results, found.name)}", markup=False, soft_wrap=True)
@@ -214,7 +230,16 @@ def _check_data(found: Suite, results: Path) -> None:
             errors.print(f"  warning: {warning}", markup=False, soft_wrap=True, style="yellow")
 
 
-def _run_cells(cells: list[Cell], results: Path, fresh: bool) -> bool:
+def _plan_missing(path: Path, only: str | None, cells: list[Cell], results: Path) -> None:
+    """Plans decide the strategy and whether a cell is worth its hours; on a CPU there are none."""
+    from bench.run import planning
+
+    wanted = [cell for cell in cells if cell.target.device == "cuda"]
+    if any(planning.read(results, cell) is None for cell in wanted):
+        planning.plan_cells(path, only, wanted, results)
+
+
+def _run_cells(cells: list[Cell], results: Path, fresh: bool, anyway: bool) -> bool:
     """Run, tell how it went; returns whether any cell ended in an error."""
     from bench.record import Status
     from bench.run.progress import Progress
@@ -222,7 +247,7 @@ def _run_cells(cells: list[Cell], results: Path, fresh: bool) -> bool:
 
     try:
         with Progress(console) as progress:
-            states = run_suite(cells, Run(results, progress, fresh))
+            states = run_suite(cells, Run(results, progress, fresh, anyway))
     except KeyboardInterrupt:
         errors.print("interrupted: what is finished is kept; run the same command to go on")
         raise typer.Exit(INTERRUPTED) from None

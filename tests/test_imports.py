@@ -13,7 +13,7 @@ import pytest
 from .conftest import ROOT, environment
 
 HEAVY = {"torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "datasets"}
-PURE = ("spec", "record", "score")
+PURE = ("spec", "record", "plan", "score")
 CONTROL = ("run", "report", "cli")
 
 

@@ -94,6 +94,7 @@ def _speed(options: argparse.Namespace) -> int:
 def _add_plan(commands: Parsers) -> None:
     parser = commands.add_parser("plan", help="predict every cell of a suite")
     parser.add_argument("suite", type=Path)
+    parser.add_argument("--only", help="part of the matrix, as for bench run")
     _common(parser)
     parser.set_defaults(run=_plan)
 
@@ -101,7 +102,7 @@ def _add_plan(commands: Parsers) -> None:
 def _plan(options: argparse.Namespace) -> int:
     from bench.fit import commands
 
-    rows = commands.plan_suite(options.suite, options.cache)
+    rows = commands.plan_suite(options.suite, options.only, options.cache)
     print(json.dumps(rows, indent=1) if options.json else commands.table(rows))
     return 0
 

@@ -19,7 +19,7 @@ from typing import Any
 from bench.fit.cache import Cache
 from bench.fit.cases import request_of
 from bench.fit.constants import constant
-from bench.fit.plan import GIB
+from bench.plan import GIB
 
 Row = dict[str, Any]
 

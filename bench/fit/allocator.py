@@ -25,8 +25,8 @@ MEDIUM_MAX = 10 * MIB
 MEDIUM_SEGMENT = 20 * MIB
 LARGE_ROUND = 2 * MIB
 
-ALLOC, FREE, EMPTY_CACHE, PHASE = 1, 0, 2, 3
-Event = tuple[int, int, int, int]  # kind, id (or phase number), bytes, stream
+ALLOC, FREE, EMPTY_CACHE, PHASE, MOVE = 1, 0, 2, 3, 4
+Event = tuple[int, int, int, int]  # kind, id (or phase number), bytes (or category), stream
 
 
 def round_block(size: int) -> int:
@@ -81,7 +81,7 @@ class CachingAllocator:
                 self.free(ident)
             elif kind == EMPTY_CACHE:
                 self.empty_cache()
-            else:
+            elif kind == PHASE:
                 self._phase = ident
                 self._note_peak()
         return self

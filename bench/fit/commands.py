@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,58 +12,28 @@ from bench.document import read_yaml, validate
 from bench.errors import UserError, nearest
 from bench.fit.cache import Cache
 from bench.fit.cell import request_of_cell, sharding_of
-from bench.fit.plan import GIB, Plan
-from bench.fit.predict import best_strategy, largest_micro_batch, predict
+from bench.fit.choices import best_strategy, largest_micro_batch
+from bench.fit.predict import Job, predict
 from bench.fit.request import Request
-from bench.fit.suggest import changes
-from bench.spec import Cell, MethodSpec, ModelSpec, RandomWeights, Strategy, TargetSpec
+from bench.fit.suggest import Asked, changes
+from bench.plan import GIB, Plan
+from bench.spec import MethodSpec, ModelSpec, RandomWeights, Strategy, TargetSpec
 
 Row = dict[str, Any]
 
 
-def plan_suite(suite: Path, folder: Path | None) -> list[Row]:
-    """One row a cell.  Cells that differ only in seed or data share a trace through the cache."""
-    from bench.suite import load
+def plan_suite(suite: Path, only: str | None, folder: Path | None) -> list[Row]:
+    """One row a cell, in the suite's order."""
+    from bench.fit.planner import plan_cells
+    from bench.suite import load, select
 
-    cache = Cache(folder)
-    known: dict[str, Plan] = {}
-    rows = []
-    for cell in load(suite).cells:
-        request = request_of_cell(cell)
-        key = f"{request.digest} {cell.target.name} {cell.strategy}"
-        if key not in known:
-            known[key] = plan_cell(cell, request, cache)
-        rows.append(_row(cell.id, cell.model, cell.method, cell.target, known[key]))
-    return rows
+    cells = select(load(suite).cells, only)
+    plans = plan_cells(cells, _all_targets(suite.parent), folder, _tell)
+    return [_row(cell.id, cell.model, cell.method, cell.target, plans[cell.id]) for cell in cells]
 
 
-def plan_cell(cell: Cell, request: Request, cache: Cache) -> Plan:
-    """`auto` tries the strategies; a plan that doesn't fit carries the changes that would."""
-    steps = cell.budget.max_steps or _steps_of_rows(cell)
-    if cell.target.device == "cpu":
-        return Plan(
-            fits=None,
-            strategy=cell.strategy.name,
-            micro_batch=request.micro_batch,
-            notes=["a CPU target: predicted for CUDA devices only"],
-        )
-    if not cell.method.trains:
-        return Plan(
-            fits=None,
-            strategy=cell.strategy.name,
-            micro_batch=request.micro_batch,
-            notes=["nothing is trained: plans don't cover generation alone yet"],
-        )
-    if cell.strategy.name == "auto":
-        return best_strategy(request, cell.target, cache, steps)
-    return predict(request, cell.target, cache, steps)
-
-
-def _steps_of_rows(cell: Cell) -> int | None:
-    budget = cell.budget
-    if budget.epochs is None or budget.max_train_rows is None:
-        return None
-    return max(1, int(budget.epochs * budget.max_train_rows / budget.global_batch))
+def _tell(done: int, total: int) -> None:
+    print(f"planned {done} of {total} cells", file=sys.stderr, flush=True)
 
 
 def fit_one(options: argparse.Namespace) -> list[Row]:
@@ -91,14 +62,20 @@ def _fit_on(
     if target.device == "cpu":
         return None
     request = _request(model, method, target, options)
-    if options.micro_batch == "max":
-        largest = largest_micro_batch(request, target, cache)
-        request = request.model_copy(update={"micro_batch": max(1, largest)})
     auto = options.strategy == "auto"
-    choose = best_strategy if auto else predict
-    plan = choose(request, target, cache)
-    if plan.fits is False:
-        plan.changes = changes(request, target, cache)
+
+    def planned(asked: Request) -> tuple[Plan, Request]:
+        if auto:
+            return best_strategy(asked, target, cache)
+        return predict(asked, target, cache), asked
+
+    if options.micro_batch == "max":
+        largest = largest_micro_batch(request, lambda asked: planned(asked)[0])
+        request = request.model_copy(update={"micro_batch": max(1, largest)})
+    plan, chosen = planned(request)
+    if plan.fits is False and options.target:
+        asked = Asked(chosen, Job(), target)
+        plan.changes = changes(asked, plan, _all_targets(options.suites), cache)
     return plan
 
 
@@ -144,9 +121,13 @@ def _model(name: str, suites: Path) -> ModelSpec:
 
 
 def _targets(options: argparse.Namespace) -> list[TargetSpec]:
-    folder = options.suites / "targets"
     if options.target:
-        return [_spec(TargetSpec, folder, options.target)]
+        return [_spec(TargetSpec, options.suites / "targets", options.target)]
+    return _all_targets(options.suites)
+
+
+def _all_targets(suites: Path) -> list[TargetSpec]:
+    folder = suites / "targets"
     return [_spec(TargetSpec, folder, path.stem) for path in sorted(folder.glob("*.yaml"))]
 
 
@@ -164,8 +145,12 @@ def _changed(method: MethodSpec, options: argparse.Namespace) -> MethodSpec:
     return MethodSpec.model_validate({**method.model_dump(), **updates})
 
 
+_COSTS = {"prompt_costs", "token_costs"}
+
+
 def _row(name: str, model: ModelSpec, method: MethodSpec, target: TargetSpec, plan: Plan) -> Row:
-    shown = plan.model_dump(exclude={"memory": {"micro_costs", "update_costs"}})
+    hidden = {"memory": {"micro_costs", "update_costs"}, "generation": _COSTS}
+    shown = plan.model_dump(exclude=hidden)
     return {
         "cell": name,
         "model": model.name,

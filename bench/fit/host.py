@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.fit.constants import constant
-from bench.fit.plan import GIB
 from bench.fit.request import DTYPE_BYTES, Request
 from bench.fit.simulate import Simulation
+from bench.plan import GIB
 
 ZERO_OFFLOAD_BYTES = 18
 ZERO_BUFFER_FACTOR = 1.5

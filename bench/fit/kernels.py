@@ -23,6 +23,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from bench.fit.precision import lowered
+
 FLASH_MAX_HEAD_DIM = 256
 CUSTOM_GEMM_4BIT_ROWS = 64  # below: bitsandbytes' own kernel, no dequantised copy
 
@@ -40,7 +42,8 @@ def cuda_attention(  # noqa: PLR0913, PLR0917 - torch's signature
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """scaled_dot_product_attention as CUDA's dispatcher would run it."""
-    query, key, value = (_contiguous_last(tensor) for tensor in (query, key, value))
+    query, key, value = (_contiguous_last(lowered(tensor)) for tensor in (query, key, value))
+    attn_mask = None if attn_mask is None else lowered(attn_mask)
     if _flash_can_run(query, key, value, attn_mask):
         return _flash(query, key, value, dropout_p, is_causal, scale)
     if not enable_gqa:

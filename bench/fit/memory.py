@@ -6,9 +6,9 @@ from collections import Counter
 
 from bench.fit.costs import Cost, StepCosts
 from bench.fit.host import host_memory
-from bench.fit.plan import StepMemory
 from bench.fit.request import Request
 from bench.fit.simulate import simulate
+from bench.plan import StepMemory
 
 
 def step_memory(request: Request) -> StepMemory:

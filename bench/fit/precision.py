@@ -64,15 +64,38 @@ _UPPER = {
 }
 
 
-class Autocast(TorchFunctionMode):
-    """`with Autocast(torch.bfloat16):` around a forward pass."""
+_active: list[Autocast] = []
 
-    def __init__(self, dtype: torch.dtype) -> None:
+
+def lowered(tensor: torch.Tensor) -> torch.Tensor:
+    """What a kernel that autocast runs in 16 bit receives; unchanged without autocast.
+
+    For functions that stand in for torch's own, which the mode can't see.
+    """
+    found: torch.Tensor = _active[-1]._down(tensor) if _active else tensor
+    return found
+
+
+class Autocast(TorchFunctionMode):
+    """`with Autocast(torch.bfloat16):` around a forward pass.
+
+    Without `cached`, weights are cast anew at each use, as they must be where they are gathered
+    layer by layer: the cache would keep a 16-bit copy of the whole model until the forward ends.
+    """
+
+    def __init__(self, dtype: torch.dtype, cached: bool = True) -> None:
         super().__init__()
         self.dtype = dtype
+        self.cached = cached
         self.cache: dict[int, torch.Tensor] = {}
 
+    def __enter__(self) -> Autocast:
+        _active.append(self)
+        super().__enter__()
+        return self
+
     def __exit__(self, *exception: Any) -> None:
+        _active.remove(self)
         self.cache.clear()
         super().__exit__(*exception)
 
@@ -80,7 +103,7 @@ class Autocast(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _LOWER or func is F.scaled_dot_product_attention:
+        if func in _LOWER:
             args, kwargs = tree_map(self._down, (args, kwargs))
         elif func in _UPPER:
             args, kwargs = tree_map(self._up, (args, kwargs))
@@ -92,7 +115,7 @@ class Autocast(TorchFunctionMode):
         if value.dtype == self.dtype:
             return value
         cacheable = value.is_leaf and value.requires_grad and value.dtype == torch.float32
-        if not cacheable:
+        if not (self.cached and cacheable):
             return value.to(self.dtype)
         if id(value) not in self.cache:
             self.cache[id(value)] = value.to(self.dtype)

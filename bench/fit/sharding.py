@@ -64,4 +64,4 @@ class Pipeline(Placement):
         for parameter in self.model.parameters():
             size = parameter.numel() * parameter.element_size()
             share = size // devices if id(parameter) in inside else size
-            self.tracer.hold(share, "weights")
+            self.tracer.hold(share, "weights", like=parameter)

@@ -24,6 +24,7 @@ class Unit:
 
     name: str
     parameters: list[nn.Parameter]
+    layer: int | None = None
     gathered: int | None = None
     pending: set[int] = field(default_factory=set)
 
@@ -71,7 +72,7 @@ class Shared(Placement):
             if self.on_host:
                 self.host_state += shard.numel() * dtype.itemsize
             else:
-                self.tracer.track(shard, "weights")
+                self.tracer.track(shard, "weights", like=parameter)
 
     def parameters(self) -> list[nn.Parameter]:
         return list(self.shards.values())
@@ -82,7 +83,7 @@ class Shared(Placement):
         if self.on_host or id(parameter) in self.partitions:
             return
         dtype = torch.float32 if self.sharding.mixed_precision else parameter.dtype
-        with self.tracer.new_tensors_are("gradients"):
+        with self.tracer.new_tensors_are("gradients", like=parameter):
             part = torch.empty(self.shard_elements(parameter), dtype=dtype, device="meta")
         self.partitions[id(parameter)] = part
 
@@ -125,7 +126,7 @@ class PartlyShared(Shared):
     def load(self) -> None:
         Placement.load(self)
         self.make_shards()
-        elements = sum(p.numel() for p in self.trained)
+        elements = self.trained_elements
         width = max((p.element_size() for p in self.trained), default=2)
         bucket = min(self.sharding.bucket_elements, elements) * width
         self.tracer.hold(2 * bucket, "communication")  # two take turns (overlap_comm)
@@ -155,13 +156,16 @@ class FullyShared(Shared):
         self._hold_frozen()
         if self.sharding.fp32_master and not self.sharding.offload_params:
             for parameter in self.trained:  # the 16-bit shards beside the masters
-                self.tracer.hold(self.shard_elements(parameter) * 2, "weights")
+                self.tracer.hold(self.shard_elements(parameter) * 2, "weights", like=parameter)
         if self.sharding.kind == "zero3":
-            elements = sum(p.numel() for p in self.trained)
-            bucket = min(self.sharding.bucket_elements, elements)
+            bucket = min(self.sharding.bucket_elements, self.trained_elements)
             self.tracer.hold(bucket * 2, "communication")
         layers = self._wrapped_modules()
-        self.units = [Unit(f"unit {i}", list(m.parameters())) for i, m in enumerate(layers)]
+        numbers = {id(module): number for number, module in enumerate(decoder_layers(self.model))}
+        self.units = [
+            Unit(f"unit {i}", list(module.parameters()), numbers.get(id(module)))
+            for i, module in enumerate(layers)
+        ]
         inside = {id(p) for unit in self.units for p in unit.parameters}
         self.root = Unit("root", [p for p in self.model.parameters() if id(p) not in inside])
         self.forwarding = True
@@ -185,10 +189,11 @@ class FullyShared(Shared):
             if self.sharding.offload_params:
                 self.host_state += size
             else:
-                self.tracer.hold(size, "weights")
+                self.tracer.hold(size, "weights", like=parameter)
         share = self.world if self.sharding.shards_quant_state else 1
         for tensor in quant_state_tensors(self.model):
-            self.tracer.hold(tensor.numel() * tensor.element_size() // share, "weights")
+            size = tensor.numel() * tensor.element_size() // share
+            self.tracer.hold(size, "weights", like=tensor)
         for tensor in self.model.buffers():
             self.tracer.track(tensor, "weights")
 
@@ -231,6 +236,8 @@ class FullyShared(Shared):
             self._release(unit)
 
     def _before_backward(self, unit: Unit) -> None:
+        if unit.layer is not None:
+            self.tracer.enter_layer(unit.layer)  # before the tracer's own hook sees it
         self._gather(unit)
         self._prefetch(unit)
 

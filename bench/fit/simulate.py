@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import random
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.fit import kernels, lengths, step
-from bench.fit.allocator import CachingAllocator
+from torch import nn
+
+from bench.fit import depth, kernels, lengths, step
+from bench.fit.allocator import CachingAllocator, Event
 from bench.fit.build import build
 from bench.fit.costs import StepCosts, observe
+from bench.fit.ledger import Birth, Peak, peaks
 from bench.fit.request import Request, Sharding
-from bench.fit.trace import Peak, Tracer
+from bench.fit.trace import Tracer
 
 
 @dataclass
 class Trace:
-    """A traced run of some steps."""
+    """A traced run of some steps on one rank."""
 
-    tracer: Tracer
+    events: Sequence[Event]
+    layers: Sequence[int] = field(repr=False)
+    marks: Sequence[int]
+    phases: Sequence[str]
+    births: Mapping[int, Birth]
+    categories: Sequence[str]
+    host_bytes: int
     parameters: int
     trainable: int
     held_bytes: int
     trained_bytes: int
     costs: StepCosts
+
+    @functools.cached_property
+    def peaks(self) -> dict[str, Peak]:
+        return peaks(self.events, self.phases, self.births, self.categories)
 
 
 @dataclass
@@ -41,21 +57,22 @@ class Simulation:
 
     @property
     def host(self) -> int:
-        return self.trace.tracer.host_bytes
+        return self.trace.host_bytes
 
     @property
     def phases(self) -> dict[str, Peak]:
-        return self.trace.tracer.peaks
+        return self.trace.peaks
 
     @property
     def peak_phase(self) -> str:
         return max(self.phases, key=lambda name: self.phases[name].allocated)
 
 
-def trace_request(request: Request, length: int | None = None, steps: int = step.STEPS) -> Trace:
-    """Build, place and run `steps` steps of one length."""
-    from bench.fit.sharding import placement_for
+Run = Callable[[nn.Module, Request, Tracer], None]
 
+
+def record(request: Request, run: Run) -> Trace:
+    """Build the model and trace what `run` does with it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = build(request)
@@ -64,17 +81,43 @@ def trace_request(request: Request, length: int | None = None, steps: int = step
         costs = StepCosts(micro_batches=min(request.accumulation, 2))
         observe(tracer, costs)
         parameters = list(model.parameters())
-        placement = placement_for(model, request, tracer)
-        step.run(model, request, tracer, placement, length=length, steps=steps)
+        depth.follow_layers(model, tracer)
+        run(model, request, tracer)
     trained = [p for p in parameters if p.requires_grad]
     return Trace(
-        tracer,
+        events=tracer.events,
+        layers=tracer.layers,
+        marks=tracer.marks,
+        phases=tracer.phases,
+        births=tracer.births,
+        categories=tracer.categories,
+        host_bytes=tracer.host_bytes,
         parameters=sum(_elements(parameter) for parameter in parameters),
         trainable=sum(p.numel() for p in trained),
         held_bytes=sum(p.numel() * p.element_size() for p in parameters),
         trained_bytes=sum(p.numel() * p.element_size() for p in trained),
         costs=costs,
     )
+
+
+def trace_request(
+    request: Request,
+    length: int | None = None,
+    steps: int = step.STEPS,
+    trained_elements: int | None = None,
+) -> Trace:
+    """Build, place and run `steps` steps of one length.
+
+    `trained_elements` of the full model, where this one is a shallow stand-in: buckets need it.
+    """
+    from bench.fit.sharding import placement_for
+
+    def run(model: nn.Module, request: Request, tracer: Tracer) -> None:
+        placement = placement_for(model, request, tracer)
+        placement.trained_elements = trained_elements or placement.trained_elements
+        step.run(model, request, tracer, placement, length=length, steps=steps)
+
+    return record(request, run)
 
 
 def _elements(parameter: object) -> int:
@@ -84,12 +127,104 @@ def _elements(parameter: object) -> int:
     return int(shape.numel())
 
 
+# ---------------------------------------------------------------- depth
+
+SHALLOW = (5, 9)  # layers to trace (and one more); the next is tried where the first isn't enough
+TEMPLATE = 2  # layer that is repeated: its neighbours are like it, too
+GAIN = 1.5  # of layers saved, below which the full model is traced
+
+Tracing = Callable[[Request, int | None], Trace]
+
+
+def full_trace(request: Request) -> Trace:
+    """The trained steps at full depth."""
+
+    def tracing(one: Request, trained_elements: int | None) -> Trace:
+        return trace_request(one, trained_elements=trained_elements)
+
+    return at_full_depth(request, tracing, _kept_at_end(request))
+
+
+def at_full_depth(request: Request, tracing: Tracing, kept: int = 0) -> Trace:
+    """From shallow traces where layers repeat (see `depth`), else of the full model.
+
+    `tracing` gets a request, and the full model's trained elements if that request has fewer
+    layers.  The last `kept` layers differ from the others.
+    """
+    layers = request.config.get("num_hidden_layers", 0)
+    if layers < GAIN * (2 * SHALLOW[0] + 1) or not _uniform(json.dumps(request.config)):
+        return tracing(request, None)
+    one, two = (_elements_of(_with_layers(request, count))[0] for count in (1, 2))
+    trained = one + (layers - 1) * (two - one)
+    for few in sorted({max(few, kept + TEMPLATE + 2) for few in SHALLOW}):
+        if layers < GAIN * (2 * few + 1):
+            break
+        pair = (_with_layers(request, count) for count in (few, few + 1))
+        shallow, deeper = (tracing(one, trained) for one in pair)
+        try:
+            return _lengthened(shallow, deeper, layers - few)
+        except depth.CannotLengthen:
+            continue
+    return tracing(request, None)
+
+
+def _kept_at_end(request: Request) -> int:
+    """Last layers that ZeRO-3 doesn't release between forward and backward."""
+    if request.sharding.kind != "zero3" or request.config.get("num_hidden_layers", 0) < 2:
+        return 0
+    (_, one), (_, two) = (_elements_of(_with_layers(request, count)) for count in (1, 2))
+    return request.sharding.max_live_elements // (2 * (two - one))
+
+
+def _lengthened(shallow: Trace, deeper: Trace, more: int) -> Trace:
+    """Raises CannotLengthen."""
+    longer = depth.lengthen(shallow.events, shallow.layers, TEMPLATE, 1)
+    gains = depth.growth(shallow.events, longer, deeper.events)
+    full = depth.lengthen(shallow.events, shallow.layers, TEMPLATE, more)
+    costs = StepCosts(
+        micro=depth.counts_at(shallow.costs.micro, deeper.costs.micro, more),
+        update=depth.counts_at(shallow.costs.update, deeper.costs.update, more),
+        micro_batches=shallow.costs.micro_batches,
+    )
+    linear = ("host_bytes", "parameters", "trainable", "held_bytes", "trained_bytes")
+    return Trace(
+        events=depth.grown(full, gains, more),
+        layers=(),
+        marks=(),
+        phases=shallow.phases,
+        births={new: shallow.births[old] for new, old in full.idents.items()},
+        categories=shallow.categories,
+        costs=costs,
+        **{
+            name: getattr(shallow, name) + more * (getattr(deeper, name) - getattr(shallow, name))
+            for name in linear
+        },
+    )
+
+
+@functools.cache
+def _uniform(config: str) -> bool:
+    plain = Request(config=json.loads(config), attention="eager", seq_len=1)
+    return depth.uniform(build(plain))
+
+
+def _elements_of(request: Request) -> tuple[int, int]:
+    """(trained elements, elements as held)."""
+    parameters = list(build(request).parameters())
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    return trained, sum(p.numel() for p in parameters)
+
+
+def _with_layers(request: Request, layers: int) -> Request:
+    config = depth.shallow_config(request.config, layers)
+    return request.model_copy(update={"config": config})
+
+
 def simulate(request: Request, capacity: int | None = None) -> Simulation:
     """Peaks of one rank; `capacity` in bytes makes the allocator retry as near a real limit."""
-    trace = trace_request(request)
-    tracer = trace.tracer
+    trace = full_trace(request)
     fixed = CachingAllocator(capacity=capacity, expandable=request.expandable_segments)
-    fixed.run(tracer.events)
+    fixed.run(trace.events)
     found = Simulation(
         trace,
         allocated=fixed.max_allocated,
@@ -97,7 +232,7 @@ def simulate(request: Request, capacity: int | None = None) -> Simulation:
         reserved_fixed=fixed.max_reserved,
         reserved_high=fixed.max_reserved,
         reserved_by_phase={
-            tracer.phases[index]: size for index, size in fixed.reserved_by_phase.items()
+            trace.phases[index]: size for index, size in fixed.reserved_by_phase.items()
         },
         retries=fixed.retries,
     )
@@ -127,14 +262,14 @@ def _growth(request: Request, found: Simulation) -> list[int]:
         found.notes.append("lengths change the order of events: only the longest was replayed")
         return [0]
     alone = CachingAllocator(expandable=request.expandable_segments)
-    alone.run(traces[-1].tracer.events)
+    alone.run(traces[-1].events)
     return [
-        max(0, _varied(request, traces[0].tracer, anchors, seed) - alone.max_reserved)
+        max(0, _varied(request, traces[0], anchors, seed) - alone.max_reserved)
         for seed in range(ORDERS)
     ]
 
 
-def _varied(request: Request, start: Tracer, anchors: list[lengths.Anchor], seed: int) -> int:
+def _varied(request: Request, start: Trace, anchors: list[lengths.Anchor], seed: int) -> int:
     """Reserved bytes of a run over the request's lengths in one order."""
     order = list(request.lengths)
     random.Random(seed).shuffle(order)
@@ -152,12 +287,12 @@ def _varied(request: Request, start: Tracer, anchors: list[lengths.Anchor], seed
 
 def _shallow(request: Request) -> Request:
     """The same step with fewer layers, one micro-batch an update, on one device."""
-    config = dict(request.config)
-    config["num_hidden_layers"] = min(GROWTH_LAYERS, config["num_hidden_layers"])
+    few = min(GROWTH_LAYERS, request.config["num_hidden_layers"])
+    config = depth.shallow_config(request.config, few)
     return request.model_copy(
         update={"config": config, "accumulation": 1, "sharding": Sharding(), "lengths": ()}
     )
 
 
 def _pattern(trace: Trace) -> lengths.Pattern:
-    return lengths.pattern_of(trace.tracer.events, trace.tracer.marks)
+    return lengths.pattern_of(trace.events, trace.marks)

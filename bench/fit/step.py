@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from bench.fit import kernels, optim
@@ -30,6 +31,8 @@ class Placement:
 
     def __init__(self, model: nn.Module, request: Request, tracer: Tracer) -> None:
         self.model, self.request, self.tracer = model, request, tracer
+        # Of the full model, where `model` is a shallow stand-in: engines size buckets by it.
+        self.trained_elements = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
     def load(self) -> None:
         for parameter in self.model.parameters():
@@ -119,6 +122,8 @@ def run(  # noqa: PLR0913, PLR0917
         for number in range(1, steps + 1):
             tracer.mark_step()
             train_step(loop, number, length or _length(request, number))
+        if request.evaluates:
+            evaluate(loop, length or request.longest)
     return loop
 
 
@@ -162,13 +167,32 @@ def micro_step(loop: Loop, name: str, length: int, last: bool) -> None:
     loop.placement.before_forward()
     with autocast_context(request), _activations(request, loop):
         loss, outputs = loop.forward(ids, labels, mask)
+        tracer.leave_layers()  # autocast frees its copies of all layers' weights
         loss = loss / request.accumulation if request.accumulation > 1 else loss
     loop.kept = outputs if request.keeps_outputs else None
     del outputs
     tracer.start_phase(f"{name}/backward")
     loop.placement.before_backward()
     loss.backward()
+    tracer.leave_layers()
     loop.placement.after_backward(last)
+
+
+@torch.no_grad()
+def evaluate(loop: Loop, length: int) -> None:
+    """bench.worker.train.validation_loss: whole logits in fp32, which training never makes."""
+    request, placement = loop.request, loop.placement
+    loop.tracer.start_phase("evaluate/forward")
+    ids, labels, mask = batch(loop, length)
+    placement.before_forward()
+    loop.model.eval()
+    with autocast_context(request):
+        out = loop.model(input_ids=ids, attention_mask=mask, use_cache=False)
+        logits = out.logits[:, :-1].float()
+        F.cross_entropy(logits.transpose(1, 2), labels[:, 1:], reduction="sum")
+        loop.tracer.leave_layers()
+    loop.model.train()
+    placement.after_backward(last=False)
 
 
 def batch(loop: Loop, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:

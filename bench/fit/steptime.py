@@ -20,8 +20,8 @@ import yaml
 
 from bench.fit.constants import constant
 from bench.fit.costs import Cost, StepCosts
-from bench.fit.plan import StepTime
 from bench.fit.request import DTYPE_BYTES, Request
+from bench.plan import StepTime
 
 GPUS = Path(__file__).with_name("gpus.yaml")
 

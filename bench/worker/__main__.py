@@ -27,7 +27,9 @@ def main(argv: list[str]) -> int:
     phase, attempt = argv[0], Path(argv[1])
     die_with_parent()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    cell = read_record(Cell, attempt.parent / "cell.json")
+    # Strategy `auto` is resolved for each attempt, in a copy of its own
+    resolved = read_record(Cell, attempt / "cell.json")
+    cell = resolved or read_record(Cell, attempt.parent / "cell.json")
     assert cell is not None, f"{attempt.parent} holds no cell.json"
     from bench.worker.recorder import Recorder
 

@@ -21,10 +21,10 @@ from bench.fit.build import build
 from bench.fit.cache import Cache
 from bench.fit.cases import request_of
 from bench.fit.memory import step_memory
-from bench.fit.plan import StepMemory
 from bench.fit.quantize import quant_state_tensors
 from bench.fit.request import Adapter, Quantization, Request, Sharding
 from bench.fit.steptime import find_gpu
+from bench.plan import StepMemory
 
 CASES = Path(__file__).parents[2].parent / "shared" / "cases"
 TINY = {

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from bench.record import Record
 
 GIB = 1 << 30
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(extra="allow")
 
 
 class StepMemory(Record):
@@ -23,7 +21,7 @@ class StepMemory(Record):
     host_bytes: int = Field(description="Per node: offloaded state, pinned buffers, load phase.")
     host_load_bytes: int = 0
     phases: dict[str, int] = Field(description="Allocated peak by phase.")
-    reserved_phases: dict[str, int] = {}
+    reserved_phases: dict[str, int] = Field({})
     breakdown: dict[str, int] = Field(description="What is alive at the peak, by category.")
     peak_phase: str
     peak_operator: str = ""
@@ -35,8 +33,24 @@ class StepMemory(Record):
     micro_costs: list[tuple[int, int, bool, int]] = Field(
         [], description="flops, bytes, fp32, calls: forward and backward."
     )
-    update_costs: list[tuple[int, int, bool, int]] = []
-    notes: list[str] = []
+    update_costs: list[tuple[int, int, bool, int]] = Field([])
+    notes: list[str] = Field([])
+
+
+class GenerationMemory(Record):
+    """Peak bytes of the fullest device while a batch of prompts is answered."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    phases: dict[str, int] = Field({}, description="Allocated peak by phase.")
+    devices: int = Field(1, description="Devices that the layers are spread over.")
+    held_bytes: int = 0
+    prompt_costs: list[tuple[int, int, bool, int]] = Field(
+        [], description="flops, bytes, fp32, calls: of all prompts of a batch."
+    )
+    token_costs: list[tuple[int, int, bool, int]] = Field(
+        [], description="The same for one token of each, at the full length of the cache."
+    )
 
 
 class Limit(Record):
@@ -70,19 +84,23 @@ class Plan(Record):
 
     schema_version: int = 1
     fits: bool | None = Field(description="None: unknown, see `notes`.")
-    limits: list[Limit] = []
+    limits: list[Limit] = Field([])
     strategy: str
+    offload_params: bool = False
+    offload_optimizer: bool = False
     micro_batch: int
     device_bytes: int | None = Field(None, description="Reserved plus context: the driver's view.")
     device_high_bytes: int | None = None
     memory: StepMemory | None = None
-    evaluation_bytes: int | None = None
-    generation_bytes: int | None = None
+    evaluation_bytes: int | None = Field(None, description="As device_bytes, during evaluation.")
+    generation: GenerationMemory | None = None
+    generation_bytes: int | None = Field(None, description="Allocated plus context.")
     time: StepTime | None = None
     steps: int | None = None
     train_s: float | None = None
-    usd: float | None = None
+    generate_s: float | None = Field(None, description="At most: every answer at full length.")
+    usd: float | None = Field(None, description="Training and generation; loading is not in it.")
     usd_low: float | None = None
     usd_high: float | None = None
     changes: list[dict[str, Any]] = Field([], description="Smallest changes that would fit.")
-    notes: list[str] = []
+    notes: list[str] = Field([])
