@@ -172,6 +172,9 @@ def test_fresh_makes_a_new_attempt(smoke: Path, cache: Path) -> None:
     only = "model=tiny-llama,method=base"
     done = bench("run", "smoke", "--only", only, "--fresh", cwd=smoke, env=environment(cache))
     assert done.returncode == 0, done.stderr
+    # Not a terminal: plain lines.
+    assert not {"\x1b", "\r", "━"} & set(done.stdout)
+    assert "begin  tiny-llama · base" in done.stdout and "[1/1] tiny-llama · base" in done.stdout
     found = store.read_suite(smoke / "results", "smoke")
     base = next(
         r for r in found if r.cell.model.name == "tiny-llama" and r.cell.method.name == "base"
