@@ -3,13 +3,15 @@
 # make report SUITE=…     redraw tables and charts from results/
 # make test               run the tests
 # make lint               ruff and mypy
+# make accuracy           predict published runs: CASES=….jsonl (models.json beside it)
 SUITE ?= quick
 PYTHON ?= python3
+CASES ?= ../shared/cases/vram_measured.jsonl
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: setup bench report test lint schema clean
+.PHONY: setup bench report test lint schema accuracy clean
 
 setup: $(READY)
 
@@ -37,6 +39,11 @@ lint: setup
 
 schema: setup
 	$(BIN)/python -m bench.schema
+
+accuracy: setup
+	@test -f "$(CASES)" || { echo "no file $(CASES): make accuracy CASES=path/to/cases.jsonl, \
+	with models.json beside it"; exit 2; }
+	$(BIN)/bench accuracy "$(CASES)" --models "$(dir $(CASES))models.json"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -124,6 +124,17 @@ def fit(
 
 
 @app.command()
+def accuracy(
+    cases: Annotated[Path, typer.Argument(help="Measured runs, a JSON object a line.")],
+    models: Annotated[Path, typer.Option(help="The dimensions of their models, JSON.")],
+    as_json: Json = False,
+) -> None:
+    """Predict published measurements and say how far off the predictions are."""
+    more = ["--json"] if as_json else []
+    raise typer.Exit(_fit("accuracy", str(cases), "--models", str(models), *more))
+
+
+@app.command()
 def run(
     suite: SuiteName,
     only: Only = None,

@@ -55,6 +55,7 @@ def _add_accuracy(commands: Parsers) -> None:
     parser = commands.add_parser("accuracy", help="predict published cases and say how far off")
     parser.add_argument("cases", type=Path)
     parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--processes", type=int, help="default: one a core")
     _common(parser)
     parser.set_defaults(run=_accuracy)
 
@@ -64,7 +65,11 @@ def _accuracy(options: argparse.Namespace) -> int:
     from bench.fit.cache import Cache
 
     outcomes = accuracy.run(
-        options.cases, options.models, Cache(options.cache), progress=not options.json
+        options.cases,
+        options.models,
+        Cache(options.cache),
+        progress=not options.json,
+        processes=options.processes,
     )
     found = accuracy.report(outcomes)
     print(json.dumps(found, indent=1) if options.json else accuracy.as_text(found))
