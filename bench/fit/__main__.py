@@ -113,26 +113,51 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _add_fit(commands: Parsers) -> None:
     parser = commands.add_parser("fit", help="predict one configuration")
-    parser.add_argument("model", help="name in suites/models, or a config.json")
-    parser.add_argument("--method", default="qlora", help="name in suites/methods")
-    parser.add_argument("--target", help="name in suites/targets; without: all of them")
+    parser.add_argument("model", help="a name in suites/models, a config.json or a hub id")
     parser.add_argument("--suites", type=Path, default=Path("suites"))
-    parser.add_argument("--seq-len", type=int, default=1024)
-    parser.add_argument("--micro-batch", default="1", help="a number, or max")
-    parser.add_argument("--strategy", default="auto")
-    parser.add_argument("--optimizer")
-    parser.add_argument("--rank", type=int)
-    parser.add_argument("--grad-checkpointing", action=argparse.BooleanOptionalAction)
-    parser.add_argument("--packed", action="store_true")
+    _add_machine(parser)
+    _add_step(parser)
+    _add_method(parser)
     _common(parser)
     parser.set_defaults(run=_fit)
 
 
-def _fit(options: argparse.Namespace) -> int:
-    from bench.fit import commands
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", help="name in suites/targets; without: all of them")
+    parser.add_argument("--gpu", help="e.g. h100-80gb, instead of --target")
+    parser.add_argument("--gpus", type=int, help="how many of them (1)")
+    parser.add_argument("--host-ram", type=float, help="GiB of the node, with --gpu")
+    parser.add_argument("--strategy", default="auto", help="as in suites, and +offload")
 
-    rows = commands.fit_one(options)
-    print(json.dumps(rows, indent=1) if options.json else commands.table(rows))
+
+def _add_step(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument("--micro-batch", default="1", help="a number, or max")
+    parser.add_argument("--global-batch", type=int, help="sequences of one update, all devices")
+    parser.add_argument(
+        "--packed", action="store_true", default=None, help="no padding, with flash attention"
+    )
+    parser.add_argument("--padded", dest="packed", action="store_false")
+
+
+def _add_method(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--method", default="qlora", help="name in suites/methods")
+    parser.add_argument("--optimizer")
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--target-modules", help="all-linear, or names with commas between")
+    parser.add_argument("--adapter-dtype")
+    parser.add_argument("--base-dtype")
+    parser.add_argument("--attention")
+    parser.add_argument("--bits", type=int)
+    parser.add_argument("--double-quant", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--grad-checkpointing", action=argparse.BooleanOptionalAction)
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from bench.fit import one
+
+    rows = one.fit(options)
+    print(json.dumps(rows, indent=1) if options.json else one.text(rows, detailed=len(rows) == 1))
     return 0 if any(row["plan"]["fits"] for row in rows) else 1
 
 

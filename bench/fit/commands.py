@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from bench.document import read_yaml, validate
-from bench.errors import UserError, nearest
 from bench.fit.cache import Cache
-from bench.fit.cell import request_of_cell, sharding_of
-from bench.fit.predict import best_strategy, largest_micro_batch, predict
+from bench.fit.cell import request_of_cell
+from bench.fit.predict import best_strategy, predict
 from bench.fit.request import Request
-from bench.fit.suggest import changes
 from bench.plan import GIB, Plan
-from bench.spec import Cell, MethodSpec, ModelSpec, RandomWeights, Strategy, TargetSpec
+from bench.spec import Cell, MethodSpec, ModelSpec, TargetSpec
 
 Row = dict[str, Any]
 
@@ -32,7 +27,7 @@ def plan_suite(suite: Path, folder: Path | None) -> list[Row]:
         key = f"{request.digest} {cell.target.name} {cell.strategy}"
         if key not in known:
             known[key] = plan_cell(cell, request, cache)
-        rows.append(_row(cell.id, cell.model, cell.method, cell.target, known[key]))
+        rows.append(row_of(cell.id, cell.model, cell.method, cell.target, known[key]))
     return rows
 
 
@@ -65,106 +60,7 @@ def _steps_of_rows(cell: Cell) -> int | None:
     return max(1, int(budget.epochs * budget.max_train_rows / budget.global_batch))
 
 
-def fit_one(options: argparse.Namespace) -> list[Row]:
-    """One configuration on one target, or on all."""
-    model = _model(options.model, options.suites)
-    method = _changed(_spec(MethodSpec, options.suites / "methods", options.method), options)
-    targets = _targets(options)
-    cache = Cache(options.cache)
-    rows = []
-    for target in targets:
-        plan = _fit_on(model, method, target, options, cache)
-        if plan is not None:
-            rows.append(_row(options.model, model, method, target, plan))
-    if not rows:
-        raise UserError("no CUDA target among the chosen ones")
-    return rows
-
-
-def _fit_on(
-    model: ModelSpec,
-    method: MethodSpec,
-    target: TargetSpec,
-    options: argparse.Namespace,
-    cache: Cache,
-) -> Plan | None:
-    if target.device == "cpu":
-        return None
-    request = _request(model, method, target, options)
-    if options.micro_batch == "max":
-        largest = largest_micro_batch(request, target, cache)
-        request = request.model_copy(update={"micro_batch": max(1, largest)})
-    auto = options.strategy == "auto"
-    choose = best_strategy if auto else predict
-    plan = choose(request, target, cache)
-    if plan.fits is False:
-        plan.changes = changes(request, target, cache)
-    return plan
-
-
-def _request(
-    model: ModelSpec, method: MethodSpec, target: TargetSpec, options: argparse.Namespace
-) -> Request:
-    """A request without a suite: the same mapping as a cell's."""
-    from types import SimpleNamespace
-
-    micro = 1 if options.micro_batch == "max" else int(options.micro_batch)
-    strategy = Strategy(name=options.strategy)
-    ranks = sharding_of(strategy, method, target).devices
-    budget = SimpleNamespace(
-        micro_batch=micro, global_batch=micro * ranks, max_length=options.seq_len
-    )
-    cell: Any = SimpleNamespace(
-        model=model, method=method, target=target, strategy=strategy, budget=budget
-    )
-    return request_of_cell(cell)
-
-
-def _spec(kind: Any, folder: Path, name: str) -> Any:
-    path = folder / f"{name}.yaml"
-    if not path.exists():
-        names = sorted(found.stem for found in folder.glob("*.yaml"))
-        raise UserError(f"no {folder.name[:-1]} named {name}. {nearest(name, names)}")
-    return validate(kind, read_yaml(path))
-
-
-def _model(name: str, suites: Path) -> ModelSpec:
-    path = Path(name)
-    if path.suffix != ".json":
-        found: ModelSpec = _spec(ModelSpec, suites / "models", name)
-        return found
-    config = json.loads(path.read_text())
-    return ModelSpec(
-        name="config",
-        weights=RandomWeights(kind="random"),
-        config=config,
-        params=1,
-        chat=False,
-    )
-
-
-def _targets(options: argparse.Namespace) -> list[TargetSpec]:
-    folder = options.suites / "targets"
-    if options.target:
-        return [_spec(TargetSpec, folder, options.target)]
-    return [_spec(TargetSpec, folder, path.stem) for path in sorted(folder.glob("*.yaml"))]
-
-
-def _changed(method: MethodSpec, options: argparse.Namespace) -> MethodSpec:
-    """The method with what the command line says."""
-    updates: Row = {}
-    if options.optimizer:
-        updates["optimizer"] = options.optimizer
-    if options.grad_checkpointing is not None:
-        updates["gradient_checkpointing"] = options.grad_checkpointing
-    if options.packed:
-        updates |= {"packing": True, "attention": "flash_attention_2"}
-    if options.rank and method.adapter:
-        updates["adapter"] = method.adapter.model_copy(update={"rank": options.rank})
-    return MethodSpec.model_validate({**method.model_dump(), **updates})
-
-
-def _row(name: str, model: ModelSpec, method: MethodSpec, target: TargetSpec, plan: Plan) -> Row:
+def row_of(name: str, model: ModelSpec, method: MethodSpec, target: TargetSpec, plan: Plan) -> Row:
     shown = plan.model_dump(exclude={"memory": {"micro_costs", "update_costs"}})
     return {
         "cell": name,
