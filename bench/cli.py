@@ -160,6 +160,17 @@ def accuracy(
 
 
 @app.command()
+def calibrate(
+    results: Annotated[Path, typer.Argument(help="Folder that holds the results.")] = Path(
+        "results"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Say what measured runs make of the predictor's constants; writes nothing."""
+    raise typer.Exit(_fit("calibrate", str(results), *(["--json"] if as_json else [])))
+
+
+@app.command()
 def run(
     suite: SuiteName,
     only: Only = None,

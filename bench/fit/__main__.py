@@ -3,6 +3,7 @@
 python -m bench.fit plan SUITE.yaml [--json] [--cache DIR]
 python -m bench.fit fit MODEL --method qlora [--target 1xl40s-48gb] [--json]
 python -m bench.fit accuracy CASES.jsonl --models MODELS.json [--json] [--cache DIR]
+python -m bench.fit calibrate RESULTS [--json]
 python -m bench.fit speed THROUGHPUT.jsonl --cases CASES.jsonl --models MODELS.json
 """
 
@@ -30,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     _add_fit(commands)
     _add_accuracy(commands)
     _add_speed(commands)
+    _add_calibrate(commands)
     options = parser.parse_args(arguments)
     from bench.errors import UserError
 
@@ -73,6 +75,22 @@ def _accuracy(options: argparse.Namespace) -> int:
     )
     found = accuracy.report(outcomes)
     print(json.dumps(found, indent=1) if options.json else accuracy.as_text(found))
+    return 0
+
+
+def _add_calibrate(commands: Parsers) -> None:
+    parser = commands.add_parser("calibrate", help="what measured runs say of the constants")
+    parser.add_argument("results", type=Path, nargs="?", default=Path("results"))
+    _common(parser)
+    parser.set_defaults(run=_calibrate)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from bench.fit import calibrate
+
+    found = calibrate.calibrate(options.results)
+    as_json = calibrate.as_json(found)
+    print(json.dumps(as_json, indent=1) if options.json else calibrate.as_text(found))
     return 0
 
 
