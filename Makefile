@@ -3,15 +3,17 @@
 # make report SUITE=…     redraw tables and charts from results/
 # make test               run the tests
 # make lint               ruff and mypy
+# make gpu-check          real steps at real shapes on this GPU, beside predictions
 # make accuracy           predict published runs: CASES=….jsonl (models.json beside it)
 SUITE ?= quick
 PYTHON ?= python3
+GPU_CHECK ?= results/gpu-check.jsonl
 CASES ?= ../shared/cases/vram_measured.jsonl
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: setup bench report test lint schema accuracy clean
+.PHONY: setup bench report test lint schema accuracy gpu-check clean
 
 setup: $(READY)
 
@@ -44,6 +46,9 @@ accuracy: setup
 	@test -f "$(CASES)" || { echo "no file $(CASES): make accuracy CASES=path/to/cases.jsonl, \
 	with models.json beside it"; exit 2; }
 	$(BIN)/bench accuracy "$(CASES)" --models "$(dir $(CASES))models.json"
+
+gpu-check: setup
+	@$(BIN)/python -m bench.fit gpu-check --out $(GPU_CHECK)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

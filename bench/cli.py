@@ -98,11 +98,23 @@ def check(
 
 
 @app.command()
-def plan(suite: SuiteName, as_json: Json = False) -> None:
-    """Predict memory, time and cost of every cell, without a GPU (minutes for large suites)."""
+def plan(
+    suite: SuiteName, only: Only = None, results: Results = Path("results"), as_json: Json = False
+) -> None:
+    """Predict memory, time and cost of every cell, without a GPU; keep it in plan.json."""
+    from bench import plan_table
     from bench import suite as suites
+    from bench.run import planning
 
-    raise typer.Exit(_fit("plan", str(suites.find(suite)), *(["--json"] if as_json else [])))
+    path = suites.find(suite)
+    cells = suites.select(suites.load(path).cells, only)
+    planned = list(zip(cells, planning.plan_cells(path, only, cells, results), strict=True))
+    if as_json:
+        console.print_json(json.dumps(plan_table.as_json(planned)))
+        return
+    console.print(plan_table.table(planned))
+    for remark in plan_table.remarks(planned):
+        console.print(remark, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -37,6 +37,22 @@ class StepMemory(Record):
     notes: list[str] = Field([])
 
 
+class GenerationMemory(Record):
+    """Peak bytes of the fullest device while a batch of prompts is answered."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    phases: dict[str, int] = Field({}, description="Allocated peak by phase.")
+    devices: int = Field(1, description="Devices that the layers are spread over.")
+    held_bytes: int = 0
+    prompt_costs: list[tuple[int, int, bool, int]] = Field(
+        [], description="flops, bytes, fp32, calls: of all prompts of a batch."
+    )
+    token_costs: list[tuple[int, int, bool, int]] = Field(
+        [], description="The same for one token of each, at the full length of the cache."
+    )
+
+
 class Limit(Record):
     """One resource of the target."""
 
@@ -70,16 +86,20 @@ class Plan(Record):
     fits: bool | None = Field(description="None: unknown, see `notes`.")
     limits: list[Limit] = Field([])
     strategy: str
+    offload_params: bool = False
+    offload_optimizer: bool = False
     micro_batch: int
     device_bytes: int | None = Field(None, description="Reserved plus context: the driver's view.")
     device_high_bytes: int | None = None
     memory: StepMemory | None = None
-    evaluation_bytes: int | None = None
-    generation_bytes: int | None = None
+    evaluation_bytes: int | None = Field(None, description="As device_bytes, during evaluation.")
+    generation: GenerationMemory | None = None
+    generation_bytes: int | None = Field(None, description="Allocated plus context.")
     time: StepTime | None = None
     steps: int | None = None
     train_s: float | None = None
-    usd: float | None = None
+    generate_s: float | None = Field(None, description="At most: every answer at full length.")
+    usd: float | None = Field(None, description="Training and generation; loading is not in it.")
     usd_low: float | None = None
     usd_high: float | None = None
     changes: list[dict[str, Any]] = Field([], description="Smallest changes that would fit.")

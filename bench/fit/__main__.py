@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     _add_accuracy(commands)
     _add_speed(commands)
     _add_calibrate(commands)
+    _add_gpu_check(commands)
     options = parser.parse_args(arguments)
     from bench.errors import UserError
 
@@ -94,6 +95,29 @@ def _calibrate(options: argparse.Namespace) -> int:
     return 0
 
 
+def _add_gpu_check(commands: Parsers) -> None:
+    parser = commands.add_parser("gpu-check", help="real steps on this GPU beside predictions")
+    parser.add_argument("--suites", type=Path, default=Path("suites"))
+    parser.add_argument("--out", type=Path, default=Path("results/gpu-check.jsonl"))
+    parser.set_defaults(run=_gpu_check)
+    rung = commands.add_parser("gpu-rung", help="one of them: a request on stdin")
+    rung.set_defaults(run=_gpu_rung)
+
+
+def _gpu_check(options: argparse.Namespace) -> int:
+    from bench.fit.gpu_check import check
+
+    return check(options.suites, options.out)
+
+
+def _gpu_rung(_: argparse.Namespace) -> int:
+    from bench.fit.gpu_check import measure
+    from bench.fit.request import Request
+
+    print(json.dumps(measure(Request.model_validate_json(sys.stdin.read()))))
+    return 0
+
+
 def _add_speed(commands: Parsers) -> None:
     parser = commands.add_parser("speed", help="predict published speeds and say how far off")
     parser.add_argument("rows", type=Path)
@@ -117,6 +141,7 @@ def _speed(options: argparse.Namespace) -> int:
 def _add_plan(commands: Parsers) -> None:
     parser = commands.add_parser("plan", help="predict every cell of a suite")
     parser.add_argument("suite", type=Path)
+    parser.add_argument("--only", help="part of the matrix, as for bench run")
     _common(parser)
     parser.set_defaults(run=_plan)
 
@@ -124,7 +149,7 @@ def _add_plan(commands: Parsers) -> None:
 def _plan(options: argparse.Namespace) -> int:
     from bench.fit import commands
 
-    rows = commands.plan_suite(options.suite, options.cache)
+    rows = commands.plan_suite(options.suite, options.only, options.cache)
     print(json.dumps(rows, indent=1) if options.json else commands.table(rows))
     return 0
 

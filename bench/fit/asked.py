@@ -143,11 +143,14 @@ def _part(name: str, part: str, before: Any, changes: dict[str, Any]) -> dict[st
 # ---------------------------------------------------------------- machines
 
 
+def all_targets(suites: Path) -> list[TargetSpec]:
+    folder = suites / "targets"
+    return [spec_of(TargetSpec, folder, path.stem) for path in sorted(folder.glob("*.yaml"))]
+
+
 def targets_of(options: argparse.Namespace) -> list[TargetSpec]:
     """The named machine, one made of --gpu, or all of suites/targets that have a GPU."""
-    folder = options.suites / "targets"
-    known = [spec_of(TargetSpec, folder, path.stem) for path in sorted(folder.glob("*.yaml"))]
-    known = [target for target in known if target.device == "cuda"]
+    known = [target for target in all_targets(options.suites) if target.device == "cuda"]
     if options.gpu and options.target:
         raise UserError("give --target or --gpu, one of them")
     if not options.gpu and (options.gpus is not None or options.host_ram is not None):
@@ -155,7 +158,7 @@ def targets_of(options: argparse.Namespace) -> list[TargetSpec]:
     if options.gpu:
         return [_machine(options, known)]
     if options.target:
-        target: TargetSpec = spec_of(TargetSpec, folder, options.target)
+        target: TargetSpec = spec_of(TargetSpec, options.suites / "targets", options.target)
         if target.device != "cuda":
             raise UserError(f"target {target.name} has no GPU: predictions are for CUDA devices")
         return [target]
@@ -261,6 +264,19 @@ def request_for(
         return request_of_cell(cell)
     except ValidationError as error:
         raise UserError(explain_first(Request, error)) from None
+
+
+def with_micro_batch(
+    request: Request, largest: int, options: argparse.Namespace, target: TargetSpec
+) -> Request:
+    """At most `largest`; with a global batch, the largest that divides a device's share of it."""
+    if options.global_batch is None:
+        return request.model_copy(update={"micro_batch": largest})
+    devices = 1 if options.strategy == "single" else target.devices * target.nodes
+    share = options.global_batch // devices
+    micro = next(size for size in range(min(largest, share), 0, -1) if share % size == 0)
+    accumulation = request.micro_batch * request.accumulation // micro
+    return request.model_copy(update={"micro_batch": micro, "accumulation": accumulation})
 
 
 def _check(

@@ -5,14 +5,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from bench.fit.request import Request
-from bench.plan import StepMemory
+from bench.fit.request import Decoding, Request
+from bench.plan import GenerationMemory, StepMemory
+from bench.record import Record
+
+R = TypeVar("R", bound=Record)
 
 # What a StepMemory depends on; the rest only reads it.
 _TRACING = (
-    "allocator", "build", "checkpointing", "costs", "depth", "gptq_tree", "host",
+    "allocator", "build", "checkpointing", "costs", "depth", "generation", "gptq_tree", "host",
     "kernels", "ledger", "lengths", "litgpt_tree", "loss", "memory", "metacache",
     "optim", "patches", "precision", "quantize", "request", "sharding",
     "shards", "simulate", "step", "trace",
@@ -32,23 +38,32 @@ def code_version() -> str:
 
 
 class Cache:
-    """`memory(request)`; without a folder nothing is kept."""
+    """Answers `memory` and `generation`; without a folder nothing is kept."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
     def memory(self, request: Request) -> StepMemory:
-        path = None
-        if self.folder is not None:
-            path = self.folder / code_version() / f"{request.digest}.json"
-            if path.exists():
-                return StepMemory.model_validate_json(path.read_text())
         from bench.fit.memory import step_memory
 
-        found = step_memory(request)
+        return self._kept(StepMemory, request.digest, lambda: step_memory(request))
+
+    def generation(self, request: Request, decoding: Decoding) -> GenerationMemory:
+        from bench.fit.generation import deployed, generation_memory
+
+        key = f"{deployed(request).digest}-{'-'.join(map(str, decoding.model_dump().values()))}"
+        return self._kept(GenerationMemory, key, lambda: generation_memory(request, decoding))
+
+    def _kept(self, kind: type[R], name: str, compute: Callable[[], R]) -> R:
+        path = None
+        if self.folder is not None:
+            path = self.folder / code_version() / f"{name}.json"
+            if path.exists():
+                return kind.model_validate_json(path.read_text())
+        found = compute()
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
+            temporary = path.with_suffix(f".{os.getpid()}.tmp")
             temporary.write_text(found.model_dump_json())
             temporary.replace(path)
         return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.fit.request import Adapter, Quantization, Request, Sharding
+from bench.fit.predict import Job
+from bench.fit.request import Adapter, Decoding, Quantization, Request, Sharding
 from bench.spec import Cell, MethodSpec, Strategy, TargetSpec
 
 
@@ -36,8 +37,32 @@ def request_of_cell(
         "seq_len": budget.max_length,
         "padded": not method.packing,
         "sharding": sharding,
+        "evaluates": True,
     }
     return Request(**fields)
+
+
+def job_of_cell(cell: Cell) -> Job:
+    """Updates where they are known, and what the generate phase does at once."""
+    budget = cell.budget
+    longest = max(1, budget.max_length - 1)
+    positions = cell.model.config.get("max_position_embeddings") or longest + budget.max_new_tokens
+    return Job(
+        steps=budget.max_steps or _steps_of_rows(cell) if cell.method.trains else None,
+        decoding=Decoding(
+            batch=budget.generate_batch,
+            prompt=min(longest, max(1, positions - budget.max_new_tokens)),
+            new=budget.max_new_tokens,
+        ),
+        answers=budget.max_test_rows,
+    )
+
+
+def _steps_of_rows(cell: Cell) -> int | None:
+    budget = cell.budget
+    if budget.epochs is None or budget.max_train_rows is None:
+        return None
+    return max(1, int(budget.epochs * budget.max_train_rows / budget.global_batch))
 
 
 def sharding_of(strategy: Strategy, method: MethodSpec, target: TargetSpec) -> Sharding:

@@ -45,7 +45,8 @@ def autocast_context(request: Request) -> Any:
 
     if request.autocast is None:
         return contextlib.nullcontext()
-    return Autocast(TORCH_DTYPES[request.autocast])
+    gathered = request.sharding.kind in ("fsdp", "zero3")
+    return Autocast(TORCH_DTYPES[request.autocast], cached=not gathered)
 
 
 def _plain_contexts(request: Request) -> tuple[Any, Any]:

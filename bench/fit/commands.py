@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
-from bench.fit.cache import Cache
-from bench.fit.cell import request_of_cell
-from bench.fit.predict import best_strategy, predict
-from bench.fit.request import Request
+from bench.fit.asked import all_targets
 from bench.plan import GIB, Plan
-from bench.spec import Cell, MethodSpec, ModelSpec, TargetSpec
+from bench.spec import MethodSpec, ModelSpec, TargetSpec
 
 Row = dict[str, Any]
 
 
-def plan_suite(suite: Path, folder: Path | None) -> list[Row]:
-    """One row a cell.  Cells that differ only in seed or data share a trace through the cache."""
-    from bench.suite import load
+def plan_suite(suite: Path, only: str | None, folder: Path | None) -> list[Row]:
+    """One row a cell, in the suite's order."""
+    from bench.fit.planner import plan_cells
+    from bench.suite import load, select
 
-    cache = Cache(folder)
-    known: dict[str, Plan] = {}
-    rows = []
-    for cell in load(suite).cells:
-        request = request_of_cell(cell)
-        key = f"{request.digest} {cell.target.name} {cell.strategy}"
-        if key not in known:
-            known[key] = plan_cell(cell, request, cache)
-        rows.append(row_of(cell.id, cell.model, cell.method, cell.target, known[key]))
-    return rows
+    cells = select(load(suite).cells, only)
+    plans = plan_cells(cells, all_targets(suite.parent), folder, _tell)
+    return [row_of(cell.id, cell.model, cell.method, cell.target, plans[cell.id]) for cell in cells]
 
 
-def plan_cell(cell: Cell, request: Request, cache: Cache) -> Plan:
-    """`auto` tries the strategies; a plan that doesn't fit carries the changes that would."""
-    steps = cell.budget.max_steps or _steps_of_rows(cell)
-    if cell.target.device == "cpu":
-        return Plan(
-            fits=None,
-            strategy=cell.strategy.name,
-            micro_batch=request.micro_batch,
-            notes=["a CPU target: predicted for CUDA devices only"],
-        )
-    if not cell.method.trains:
-        return Plan(
-            fits=None,
-            strategy=cell.strategy.name,
-            micro_batch=request.micro_batch,
-            notes=["nothing is trained: plans don't cover generation alone yet"],
-        )
-    if cell.strategy.name == "auto":
-        return best_strategy(request, cell.target, cache, steps)
-    return predict(request, cell.target, cache, steps)
+def _tell(done: int, total: int) -> None:
+    print(f"planned {done} of {total} cells", file=sys.stderr, flush=True)
 
 
-def _steps_of_rows(cell: Cell) -> int | None:
-    budget = cell.budget
-    if budget.epochs is None or budget.max_train_rows is None:
-        return None
-    return max(1, int(budget.epochs * budget.max_train_rows / budget.global_batch))
+_COSTS = {"prompt_costs", "token_costs"}
 
 
 def row_of(name: str, model: ModelSpec, method: MethodSpec, target: TargetSpec, plan: Plan) -> Row:
-    shown = plan.model_dump(exclude={"memory": {"micro_costs", "update_costs"}})
+    hidden = {"memory": {"micro_costs", "update_costs"}, "generation": _COSTS}
+    shown = plan.model_dump(exclude=hidden)
     return {
         "cell": name,
         "model": model.name,

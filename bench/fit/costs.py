@@ -35,7 +35,10 @@ class Cost:
 
 @dataclass
 class StepCosts:
-    """Calls of one micro-batch (forward and backward) and of one update."""
+    """Calls of one micro-batch (forward and backward) and of one update.
+
+    In generation: of the prompts, and of one token.
+    """
 
     micro: Counter[Cost] = field(default_factory=Counter)
     update: Counter[Cost] = field(default_factory=Counter)
@@ -51,13 +54,14 @@ class StepCosts:
 
 
 def observe(tracer: Tracer, costs: StepCosts) -> None:
-    """Collect into `costs` what runs in the steady step."""
+    """Collect into `costs` what runs in the steady step, or in generation."""
 
     def see(func: Any, args: Any, kwargs: Any, out: Any) -> None:
         step, _, phase = tracer.phase.partition("/")
-        if step != "steady" or func.is_view or func._schema.name in _FREE:
+        counted = step == "steady" or phase in ("prompt", "token")
+        if not counted or func.is_view or func._schema.name in _FREE:
             return
-        counter = costs.micro if phase in ("forward", "backward") else costs.update
+        counter = costs.micro if phase in ("forward", "backward", "prompt") else costs.update
         counter[cost_of(func, args, kwargs, out)] += 1
 
     tracer.observers.append(see)
@@ -71,11 +75,13 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost:
             size = leaf.numel() * leaf.element_size()
             seen[(leaf.untyped_storage()._cdata, leaf.numel())] = size
     flops = _flops(func, args, kwargs, out)
+    four_bit = func._schema.name == "bitsandbytes::gemm_4bit"
+    products = args[:1] if four_bit else args  # its scales are fp32, the product isn't
     fp32 = flops > 0 and any(
-        isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float32 for leaf in args
+        isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float32 for leaf in products
     )
     size = sum(seen.values())
-    if str(func) == "bitsandbytes.gemm_4bit.default":
+    if four_bit:
         size += 2 * args[2][0] * args[2][1] * 2  # the dequantised weight, written and read
     return Cost(flops, size, fp32)
 

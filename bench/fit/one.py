@@ -8,11 +8,12 @@ from typing import Any
 from bench.errors import UserError
 from bench.fit import asked
 from bench.fit.cache import Cache
+from bench.fit.choices import best_strategy, largest_micro_batch
 from bench.fit.commands import Row, row_of, table
 from bench.fit.constants import constant
-from bench.fit.predict import best_strategy, largest_micro_batch, predict, strategies_of
+from bench.fit.predict import Job, predict
 from bench.fit.request import Request
-from bench.fit.suggest import changes
+from bench.fit.suggest import Asked, changes
 from bench.plan import GIB, Plan
 from bench.spec import MethodSpec, ModelSpec, TargetSpec
 
@@ -47,21 +48,20 @@ def _row(
 
 def _plan(request: Request, target: TargetSpec, options: argparse.Namespace) -> Plan:
     cache = Cache(options.cache)
+
+    def planned(one: Request) -> tuple[Plan, Request]:
+        if options.strategy == "auto":
+            return best_strategy(one, target, cache)
+        return predict(one, target, cache), one
+
     if options.micro_batch == "max":
-        request = _largest(request, target, cache)
-    choose = best_strategy if options.strategy == "auto" else predict
-    plan = choose(request, target, cache)
+        largest = largest_micro_batch(request, lambda one: planned(one)[0])
+        request = asked.with_micro_batch(request, max(1, largest), options, target)
+    plan, chosen = planned(request)
     if plan.fits is False and (options.target or options.gpu):
-        plan.changes = changes(request, target, cache)
+        job = Asked(chosen, Job(), target)
+        plan.changes = changes(job, plan, asked.all_targets(options.suites), cache)
     return plan
-
-
-def _largest(request: Request, target: TargetSpec, cache: Cache) -> Request:
-    """The largest micro-batch that fits; 1 where none does."""
-    largest = 0
-    for tried in strategies_of(request, target):
-        largest = max(largest, largest_micro_batch(tried, target, cache))
-    return request.model_copy(update={"micro_batch": max(1, largest)})
 
 
 # ---------------------------------------------------------------- what a row says
@@ -75,12 +75,13 @@ def _usd_per_million(plan: Plan, target: TargetSpec) -> float | None:
     return hours * target.price.usd_per_device_hour / plan.time.tokens * 1e6
 
 
+# What the backward makes is not told apart: gradients that no parameter holds yet, temporaries.
 PARTS = {
     "weights": ("weights", "gathered"),
     "adapters": ("adapters",),
-    "gradients": ("gradients",),
+    "gradients, backward": ("gradients", "backward", "clip"),
     "optimizer": ("optimizer_states", "optimizer"),
-    "activations": ("forward", "backward", "clip"),
+    "activations": ("forward",),
     "logits and loss": ("logits",),
     "kernel workspace": ("workspace",),
     "communication": ("communication",),
@@ -117,17 +118,17 @@ def _details(row: Row) -> list[str]:
     plan: dict[str, Any] = row["plan"]
     memory = plan["memory"]
     lines = [f"at the peak ({memory['peak_phase']}), GiB a GPU:"]
-    lines += [f"    {name:18}{size / GIB:8.2f}" for name, size in row["parts"].items()]
-    lines += [f"    {'the driver shows':18}{plan['device_bytes'] / GIB:8.2f}"]
+    lines += [f"    {name:20}{size / GIB:8.2f}" for name, size in row["parts"].items()]
+    lines += [f"    {'the driver shows':20}{plan['device_bytes'] / GIB:8.2f}"]
     lines += ["by phase, GiB a GPU (allocated, reserved so far):"]
     for phase, size in memory["phases"].items():
         reserved = memory["reserved_phases"].get(phase)
         shown = "" if reserved is None else f"{reserved / GIB:8.2f}"
-        lines.append(f"    {phase:18}{size / GIB:8.2f}{shown}")
+        lines.append(f"    {phase:20}{size / GIB:8.2f}{shown}")
     for name in ("evaluation", "generation"):
         size = plan.get(f"{name}_bytes")
         if size is not None:
-            lines.append(f"    {name:18}{size / GIB:8.2f} with CUDA context")
+            lines.append(f"    {name:20}{size / GIB:8.2f} with CUDA context")
     return lines
 
 

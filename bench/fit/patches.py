@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+
+_grouped_mm = F.grouped_mm
 
 
 @contextlib.contextmanager
@@ -42,6 +45,7 @@ def meta_behaves_like_cuda() -> Iterator[None]:
             (clip, "_has_foreach_support", lambda *_: True),
             (clip, "_device_has_foreach_support", lambda *_: True),
             (torch.cuda, "synchronize", lambda *_: None),
+            (F, "grouped_mm", _grouped_product),
         ):
             if hasattr(owner, name):
                 stack.enter_context(replaced(owner, name, value))
@@ -67,6 +71,34 @@ def _autocast_on_meta() -> Iterator[None]:
         replaced(torch, "is_autocast_enabled", is_enabled),
     ):
         yield
+
+
+def _grouped_product(rows: torch.Tensor, weights: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """On meta, torch's grouped product takes bf16 only; CUDA's takes fp32 and fp16 too."""
+    if weights.dtype == torch.bfloat16 or rows.device.type != "meta":
+        return _grouped_mm(rows, weights, **kwargs)
+    made: torch.Tensor = _GroupedProduct.apply(rows, weights)
+    return made
+
+
+class _GroupedProduct(torch.autograd.Function):
+    """Rows (S, K) times the matrix (K, N) of each row's expert: shapes and operations are those of
+    one product with one expert's matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, weights)
+        return torch.mm(rows, weights[0])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        rows, weights = ctx.saved_tensors
+        (gradient,) = gradients
+        to_rows = torch.mm(gradient, weights[0].t()) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return to_rows, None
+        torch.mm(rows.t(), gradient)
+        return to_rows, torch.empty_like(weights)
 
 
 @contextlib.contextmanager

@@ -77,11 +77,16 @@ def lowered(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Autocast(TorchFunctionMode):
-    """`with Autocast(torch.bfloat16):` around a forward pass."""
+    """`with Autocast(torch.bfloat16):` around a forward pass.
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    Without `cached`, weights are cast anew at each use, as they must be where they are gathered
+    layer by layer: the cache would keep a 16-bit copy of the whole model until the forward ends.
+    """
+
+    def __init__(self, dtype: torch.dtype, cached: bool = True) -> None:
         super().__init__()
         self.dtype = dtype
+        self.cached = cached
         self.cache: dict[int, torch.Tensor] = {}
 
     def __enter__(self) -> Autocast:
@@ -110,7 +115,7 @@ class Autocast(TorchFunctionMode):
         if value.dtype == self.dtype:
             return value
         cacheable = value.is_leaf and value.requires_grad and value.dtype == torch.float32
-        if not cacheable:
+        if not (self.cached and cacheable):
             return value.to(self.dtype)
         if id(value) not in self.cache:
             self.cache[id(value)] = value.to(self.dtype)

@@ -1,38 +1,44 @@
 """Question → Plan: memory, fit, time and money of one configuration on one target.
 
-python -m bench.fit fit qwen2.5-7b --method qlora --target 1xl40s-48gb --json
+`predict` answers for the training phase; `complete` adds generation, and prices both.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from bench.fit.build import CannotBuild
 from bench.fit.cache import Cache
 from bench.fit.constants import constant
+from bench.fit.costs import Cost
 from bench.fit.memory import costs_of
-from bench.fit.request import Request, Sharding
-from bench.fit.steptime import Weights, find_gpu, gpu_of, step_time
-from bench.plan import GIB, Limit, Plan, StepMemory, StepTime
+from bench.fit.request import Decoding, Request, Sharding
+from bench.fit.steptime import Gpu, Weights, find_gpu, gpu_of, roofline_s, step_time
+from bench.plan import GIB, GenerationMemory, Limit, Plan, StepMemory, StepTime
 from bench.spec import TargetSpec
 
-# Fastest first; each is tried until one fits.
-STRATEGIES: tuple[dict[str, object], ...] = (
-    {"kind": "ddp"},
-    {"kind": "fsdp"},
-    {"kind": "zero2"},
-    {"kind": "zero3"},
-    {"kind": "zero3", "offload_optimizer": True},
-    {"kind": "zero3", "offload_optimizer": True, "offload_params": True},
-)
+
+@dataclass(frozen=True)
+class Job:
+    """How much of it there is: updates, what is generated at once, and answers in all."""
+
+    steps: int | None = None
+    decoding: Decoding | None = None
+    answers: int | None = None
 
 
-def predict(
-    request: Request, target: TargetSpec, cache: Cache | None = None, steps: int | None = None
-) -> Plan:
-    """One configuration.  What can't be built gives fits=None and says why."""
+def predict(request: Request, target: TargetSpec, cache: Cache | None = None) -> Plan:
+    """Training.  What can't be built gives fits=None and says why."""
+    sharding = request.sharding
     plan = Plan(
-        fits=None, strategy=strategy_name(request.sharding), micro_batch=request.micro_batch
+        fits=None,
+        strategy=strategy_name(sharding),
+        offload_params=sharding.offload_params,
+        offload_optimizer=sharding.offload_optimizer,
+        micro_batch=request.micro_batch,
     )
     try:
         memory = (cache or Cache()).memory(request)
@@ -43,12 +49,28 @@ def predict(
     outside = outside_bytes(request)
     plan.device_bytes = memory.reserved_bytes + outside
     plan.device_high_bytes = memory.reserved_high_bytes + outside
+    if "evaluate/forward" in memory.reserved_phases:
+        plan.evaluation_bytes = memory.reserved_phases["evaluate/forward"] + outside
     plan.limits = list(_limits(plan, memory, target))
-    plan.fits = not any(limit.missing_bytes for limit in plan.limits)
+    plan.fits = _all_hold(plan)
     plan.notes += memory.notes + _margin(plan, target)
     plan.time = time_of(request, memory, target)
-    if plan.time is not None and steps:
-        _price(plan, plan.time, target, steps)
+    return plan
+
+
+def complete(plan: Plan, request: Request, target: TargetSpec, cache: Cache, job: Job) -> Plan:
+    """The plan with its generation phase, steps, seconds and dollars."""
+    if job.decoding is not None:
+        try:
+            _add_generation(plan, request, target, cache, job)
+        except CannotBuild as error:
+            plan.notes.append(f"generation: {error}")
+    if plan.limits:
+        plan.fits = _all_hold(plan)
+    if plan.time is not None and job.steps:
+        plan.steps = job.steps
+        plan.train_s = plan.time.step_s * job.steps
+    _price(plan, target)
     return plan
 
 
@@ -62,6 +84,13 @@ def outside_bytes(request: Request) -> int:
     """What the driver shows beyond torch's counters: CUDA context, NCCL."""
     several = request.sharding.devices > 1
     return int((constant("cuda_context_gib") + several * constant("nccl_gib")) * GIB)
+
+
+# ---------------------------------------------------------------- fit
+
+
+def _all_hold(plan: Plan) -> bool:
+    return not any(limit.missing_bytes for limit in plan.limits)
 
 
 def _limits(plan: Plan, memory: StepMemory, target: TargetSpec) -> Iterator[Limit]:
@@ -86,14 +115,56 @@ def _margin(plan: Plan, target: TargetSpec) -> list[str]:
         return []
     share = plan.device_bytes / (target.device_memory_gib * GIB)
     high = (plan.device_high_bytes or 0) / (target.device_memory_gib * GIB)
-    if share <= 1 < max(high, share * 1.05):
-        return ["narrow: within the prediction's error of the limit; probe before a long run"]
+    if share <= 1 < max(high, share * (1 + constant("narrow_margin"))):
+        return ["narrow: within the prediction's error of the limit; a probe runs first"]
     return []
 
 
-def time_of(request: Request, memory: StepMemory, target: TargetSpec) -> StepTime | None:
+# ---------------------------------------------------------------- generation
+
+
+def _add_generation(
+    plan: Plan, request: Request, target: TargetSpec, cache: Cache, job: Job
+) -> None:
+    """On one device if it fits there, else with the layers spread over all of a node's.
+
+    Allocated bytes decide: the cache's blocks grow with every token, so that freed ones pile up,
+    but near the limit the allocator gives those back before it fails.
+    """
+    assert job.decoding is not None
+    have = int((target.device_memory_gib or 0) * GIB)
+    context = int(constant("cuda_context_gib") * GIB)
+    found: GenerationMemory | None = None
+    for devices in dict.fromkeys((1, target.devices)):
+        decoding = job.decoding.model_copy(update={"devices": devices})
+        found = cache.generation(request, decoding)
+        if found.allocated_bytes + context <= have:
+            break
+    assert found is not None
+    plan.generation = found
+    plan.generation_bytes = found.allocated_bytes + context
+    if have:
+        need = plan.generation_bytes
+        plan.limits.append(Limit(name="gpu", phase="generate", need_bytes=need, have_bytes=have))
+    gpu = _gpu(request, target)
+    if gpu is not None and job.answers:
+        prompts, token = (
+            roofline_s(_counted(c), gpu) for c in (found.prompt_costs, found.token_costs)
+        )
+        batches = -(-job.answers // job.decoding.batch)
+        plan.generate_s = batches * (prompts + job.decoding.new * token)
+
+
+def _counted(rows: list[tuple[int, int, bool, int]]) -> Counter[Cost]:
+    return Counter({Cost(flops, size, fp32): count for flops, size, fp32, count in rows})
+
+
+# ---------------------------------------------------------------- time and money
+
+
+def _gpu(request: Request, target: TargetSpec) -> Gpu | None:
     """None where the target's GPU is unknown: no other card's peak stands in."""
-    facts = find_gpu(target.gpu or "")
+    facts: dict[str, Any] | None = find_gpu(target.gpu or "")
     if facts is None:
         return None
     rate = target.fp16_dense_tflops if request.dtype == "fp16" else target.bf16_dense_tflops
@@ -103,80 +174,25 @@ def time_of(request: Request, memory: StepMemory, target: TargetSpec) -> StepTim
         "nvlink_gbs": target.nvlink_gbs,
         "pcie_gbs": target.pcie_gbs,
     }
-    facts = {**facts, **{name: value for name, value in named.items() if value is not None}}
-    weights = Weights(memory.held_bytes, memory.trained_bytes)
-    return step_time(request, costs_of(memory), weights, gpu_of(facts))
+    return gpu_of({**facts, **{name: value for name, value in named.items() if value is not None}})
 
 
-def _price(plan: Plan, time: StepTime, target: TargetSpec, steps: int) -> None:
-    plan.steps = steps
-    plan.train_s = time.step_s * steps
-    devices = target.devices * target.nodes
-    hours = devices * steps / 3600
-    plan.usd = time.step_s * hours * target.price.usd_per_device_hour
-    plan.usd_low = time.low_s * hours * target.price.low_usd
-    plan.usd_high = time.high_s * hours * target.price.high_usd
+def time_of(request: Request, memory: StepMemory, target: TargetSpec) -> StepTime | None:
+    """Seconds of an update; None where the GPU is unknown."""
+    gpu = _gpu(request, target)
+    if gpu is None:
+        return None
+    return step_time(
+        request, costs_of(memory), Weights(memory.held_bytes, memory.trained_bytes), gpu
+    )
 
 
-# ---------------------------------------------------------------- choices
-
-
-def best_strategy(
-    request: Request, target: TargetSpec, cache: Cache, steps: int | None = None
-) -> Plan:
-    """`auto`: the fastest of the strategies that fit; else the one that misses by least."""
-    plans = [predict(tried, target, cache, steps) for tried in strategies_of(request, target)]
-    fitting = [plan for plan in plans if plan.fits]
-    if fitting:
-        return min(fitting, key=lambda p: p.time.step_s / p.time.tokens if p.time else 0.0)
-    return min(plans, key=missing_bytes)
-
-
-def missing_bytes(plan: Plan) -> int:
-    return sum(limit.missing_bytes for limit in plan.limits)
-
-
-def strategies_of(request: Request, target: TargetSpec) -> Iterator[Request]:
-    """The request under each strategy that the target allows, same global batch."""
-    devices = target.devices * target.nodes
-    if devices == 1:
-        yield request.model_copy(update={"sharding": Sharding()})
+def _price(plan: Plan, target: TargetSpec) -> None:
+    seconds = [s for s in (plan.train_s, plan.generate_s) if s is not None]
+    if not seconds or (plan.time is not None and plan.train_s is None):
         return
-    whole = request.micro_batch * request.accumulation * _ranks(request.sharding)
-    for choice in STRATEGIES:
-        zero = str(choice["kind"]).startswith("zero")
-        fields = {
-            **choice,
-            "devices": devices,
-            "devices_per_node": target.devices,
-            "fp32_master": zero and request.dtype != "fp32",
-            "memory_efficient_load": request.quantization is None,
-        }
-        accumulation = max(1, whole // (request.micro_batch * devices))
-        yield request.model_copy(
-            update={"sharding": Sharding(**fields), "accumulation": accumulation}
-        )
-
-
-def _ranks(sharding: Sharding) -> int:
-    return 1 if sharding.kind in ("single", "pipeline") else sharding.devices
-
-
-def largest_micro_batch(
-    request: Request, target: TargetSpec, cache: Cache, limit: int = 256
-) -> int:
-    """The largest micro-batch predicted to fit; 0 if not even one does."""
-
-    def fits(size: int) -> bool:
-        return bool(predict(request.model_copy(update={"micro_batch": size}), target, cache).fits)
-
-    if not fits(1):
-        return 0
-    good, bad = 1, limit + 1
-    while good * 2 < bad and fits(good * 2):
-        good *= 2
-    bad = min(bad, good * 2)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good
+    spread = 1 + constant("time_spread")
+    hours = sum(seconds) * target.devices * target.nodes / 3600
+    plan.usd = hours * target.price.usd_per_device_hour
+    plan.usd_low = hours / spread * target.price.low_usd
+    plan.usd_high = hours * spread * target.price.high_usd

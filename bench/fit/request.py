@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.spec import DTYPE_BYTES, Dtype, Optimizer
 
-__all__ = ["DTYPE_BYTES", "Adapter", "Quantization", "Request", "Sharding"]
+__all__ = ["DTYPE_BYTES", "Adapter", "Decoding", "Quantization", "Request", "Sharding"]
 
 
 class Part(BaseModel):
@@ -89,6 +89,15 @@ class Sharding(Part):
     memory_efficient_load: bool = True
 
 
+class Decoding(Part):
+    """What is generated at once, and on how many devices the layers are spread."""
+
+    batch: int
+    prompt: int = Field(description="Tokens of the longest prompt.")
+    new: int = Field(description="Tokens written at most.")
+    devices: int = 1
+
+
 class Request(Part):
     """One training step on one machine."""
 
@@ -130,6 +139,9 @@ class Request(Part):
     )
     previous_length: int = Field(
         0, description="Length of the step before the longest one; 0: as long."
+    )
+    evaluates: bool = Field(
+        False, description="A validation loss follows, as bench.worker.train computes it."
     )
     expandable_segments: bool = False
     empty_cache_every: int = Field(0, description="Steps between torch.cuda.empty_cache; 0: never.")

@@ -6,8 +6,10 @@ import functools
 import json
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from torch import nn
 
 from bench.fit import depth, kernels, lengths, step
 from bench.fit.allocator import CachingAllocator, Event
@@ -66,18 +68,11 @@ class Simulation:
         return max(self.phases, key=lambda name: self.phases[name].allocated)
 
 
-def trace_request(
-    request: Request,
-    length: int | None = None,
-    steps: int = step.STEPS,
-    trained_elements: int | None = None,
-) -> Trace:
-    """Build, place and run `steps` steps of one length.
+Run = Callable[[nn.Module, Request, Tracer], None]
 
-    `trained_elements` of the full model, where this one is a shallow stand-in: buckets need it.
-    """
-    from bench.fit.sharding import placement_for
 
+def record(request: Request, run: Run) -> Trace:
+    """Build the model and trace what `run` does with it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = build(request)
@@ -87,9 +82,7 @@ def trace_request(
         observe(tracer, costs)
         parameters = list(model.parameters())
         depth.follow_layers(model, tracer)
-        placement = placement_for(model, request, tracer)
-        placement.trained_elements = trained_elements or placement.trained_elements
-        step.run(model, request, tracer, placement, length=length, steps=steps)
+        run(model, request, tracer)
     trained = [p for p in parameters if p.requires_grad]
     return Trace(
         events=tracer.events,
@@ -107,6 +100,26 @@ def trace_request(
     )
 
 
+def trace_request(
+    request: Request,
+    length: int | None = None,
+    steps: int = step.STEPS,
+    trained_elements: int | None = None,
+) -> Trace:
+    """Build, place and run `steps` steps of one length.
+
+    `trained_elements` of the full model, where this one is a shallow stand-in: buckets need it.
+    """
+    from bench.fit.sharding import placement_for
+
+    def run(model: nn.Module, request: Request, tracer: Tracer) -> None:
+        placement = placement_for(model, request, tracer)
+        placement.trained_elements = trained_elements or placement.trained_elements
+        step.run(model, request, tracer, placement, length=length, steps=steps)
+
+    return record(request, run)
+
+
 def _elements(parameter: object) -> int:
     """Weights that a parameter stands for: a packed 4-bit one holds its shape in its state."""
     state = getattr(parameter, "quant_state", None)
@@ -120,38 +133,51 @@ SHALLOW = (5, 9)  # layers to trace (and one more); the next is tried where the 
 TEMPLATE = 2  # layer that is repeated: its neighbours are like it, too
 GAIN = 1.5  # of layers saved, below which the full model is traced
 
+Tracing = Callable[[Request, int | None], Trace]
+
 
 def full_trace(request: Request) -> Trace:
-    """The trace at full depth, from shallow ones where layers repeat (see `depth`)."""
+    """The trained steps at full depth."""
+
+    def tracing(one: Request, trained_elements: int | None) -> Trace:
+        return trace_request(one, trained_elements=trained_elements)
+
+    return at_full_depth(request, tracing, _kept_at_end(request))
+
+
+def at_full_depth(request: Request, tracing: Tracing, kept: int = 0) -> Trace:
+    """From shallow traces where layers repeat (see `depth`), else of the full model.
+
+    `tracing` gets a request, and the full model's trained elements if that request has fewer
+    layers.  The last `kept` layers differ from the others.
+    """
     layers = request.config.get("num_hidden_layers", 0)
     if layers < GAIN * (2 * SHALLOW[0] + 1) or not _uniform(json.dumps(request.config)):
-        return trace_request(request)
-    kept = _kept_at_end(request)
+        return tracing(request, None)
+    one, two = (_elements_of(_with_layers(request, count))[0] for count in (1, 2))
+    trained = one + (layers - 1) * (two - one)
     for few in sorted({max(few, kept + TEMPLATE + 2) for few in SHALLOW}):
         if layers < GAIN * (2 * few + 1):
             break
+        pair = (_with_layers(request, count) for count in (few, few + 1))
+        shallow, deeper = (tracing(one, trained) for one in pair)
         try:
-            return _from_shallow(request, few, layers)
+            return _lengthened(shallow, deeper, layers - few)
         except depth.CannotLengthen:
             continue
-    return trace_request(request)
+    return tracing(request, None)
 
 
 def _kept_at_end(request: Request) -> int:
     """Last layers that ZeRO-3 doesn't release between forward and backward."""
-    if request.sharding.kind != "zero3":
+    if request.sharding.kind != "zero3" or request.config.get("num_hidden_layers", 0) < 2:
         return 0
     (_, one), (_, two) = (_elements_of(_with_layers(request, count)) for count in (1, 2))
     return request.sharding.max_live_elements // (2 * (two - one))
 
 
-def _from_shallow(request: Request, few: int, layers: int) -> Trace:
+def _lengthened(shallow: Trace, deeper: Trace, more: int) -> Trace:
     """Raises CannotLengthen."""
-    more = layers - few
-    one, two = (_with_layers(request, count) for count in (few, few + 1))
-    (trained_one, _), (trained_two, _) = _elements_of(one), _elements_of(two)
-    trained = _at(trained_one, trained_two, more)
-    shallow, deeper = (trace_request(item, trained_elements=trained) for item in (one, two))
     longer = depth.lengthen(shallow.events, shallow.layers, TEMPLATE, 1)
     gains = depth.growth(shallow.events, longer, deeper.events)
     full = depth.lengthen(shallow.events, shallow.layers, TEMPLATE, more)
@@ -160,6 +186,7 @@ def _from_shallow(request: Request, few: int, layers: int) -> Trace:
         update=depth.counts_at(shallow.costs.update, deeper.costs.update, more),
         micro_batches=shallow.costs.micro_batches,
     )
+    linear = ("host_bytes", "parameters", "trainable", "held_bytes", "trained_bytes")
     return Trace(
         events=depth.grown(full, gains, more),
         layers=(),
@@ -169,8 +196,8 @@ def _from_shallow(request: Request, few: int, layers: int) -> Trace:
         categories=shallow.categories,
         costs=costs,
         **{
-            name: _at(getattr(shallow, name), getattr(deeper, name), more)
-            for name in ("host_bytes", "parameters", "trainable", "held_bytes", "trained_bytes")
+            name: getattr(shallow, name) + more * (getattr(deeper, name) - getattr(shallow, name))
+            for name in linear
         },
     )
 
@@ -191,11 +218,6 @@ def _elements_of(request: Request) -> tuple[int, int]:
 def _with_layers(request: Request, layers: int) -> Request:
     config = depth.shallow_config(request.config, layers)
     return request.model_copy(update={"config": config})
-
-
-def _at(shallow: int, deeper: int, more: int) -> int:
-    """What grows by the same with every layer."""
-    return shallow + more * (deeper - shallow)
 
 
 def simulate(request: Request, capacity: int | None = None) -> Simulation:

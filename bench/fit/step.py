@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from bench.fit import kernels, optim
@@ -122,6 +123,8 @@ def run(  # noqa: PLR0913, PLR0917
         for number in range(1, steps + 1):
             tracer.mark_step()
             train_step(loop, number, length or _length(request, number))
+        if request.evaluates:
+            evaluate(loop, length or request.longest)
     return loop
 
 
@@ -174,6 +177,23 @@ def micro_step(loop: Loop, name: str, length: int, last: bool) -> None:
     loss.backward()
     tracer.leave_layers()
     loop.placement.after_backward(last)
+
+
+@torch.no_grad()
+def evaluate(loop: Loop, length: int) -> None:
+    """bench.worker.train.validation_loss: whole logits in fp32, which training never makes."""
+    request, placement = loop.request, loop.placement
+    loop.tracer.start_phase("evaluate/forward")
+    ids, labels, mask = batch(loop, length)
+    placement.before_forward()
+    loop.model.eval()
+    with autocast_context(request):
+        out = loop.model(input_ids=ids, attention_mask=mask, use_cache=False)
+        logits = out.logits[:, :-1].float()
+        F.cross_entropy(logits.transpose(1, 2), labels[:, 1:], reduction="sum")
+        loop.tracer.leave_layers()
+    loop.model.train()
+    placement.after_backward(last=False)
 
 
 def batch(loop: Loop, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:

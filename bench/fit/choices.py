@@ -1,0 +1,197 @@
+"""What a plan leaves open: the strategy (`auto`) and the micro-batch (`max`).
+
+Strategies differ in time by what they communicate, and all run the same operators.  So one trace
+gives every strategy's time, and memory is traced from the fastest on until one fits.  Strategies
+whose weights and optimizer states alone exceed the devices are never traced.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+
+from bench.fit.build import CannotBuild, build
+from bench.fit.cache import Cache
+from bench.fit.depth import shallow_config
+from bench.fit.predict import predict, time_of
+from bench.fit.quantize import quant_state_tensors
+from bench.fit.request import Request, Sharding
+from bench.plan import GIB, Plan
+from bench.spec import TargetSpec
+
+STRATEGIES: tuple[dict[str, object], ...] = (
+    {"kind": "ddp"},
+    {"kind": "zero2"},
+    {"kind": "fsdp"},
+    {"kind": "zero3"},
+    {"kind": "zero3", "offload_optimizer": True},
+    {"kind": "zero3", "offload_optimizer": True, "offload_params": True},
+)
+
+Predict = Callable[[Request], Plan]
+
+
+def strategies_of(request: Request, target: TargetSpec) -> Iterator[Request]:
+    """The request under each strategy that the target allows, same global batch."""
+    devices = target.devices * target.nodes
+    if devices == 1:
+        yield request.model_copy(update={"sharding": Sharding()})
+        return
+    whole = request.micro_batch * request.accumulation * _ranks(request.sharding)
+    for choice in STRATEGIES:
+        zero = str(choice["kind"]).startswith("zero")
+        fields = {
+            **choice,
+            "devices": devices,
+            "devices_per_node": target.devices,
+            "fp32_master": zero and request.dtype != "fp32",
+            "memory_efficient_load": request.quantization is None,
+        }
+        accumulation = max(1, whole // (request.micro_batch * devices))
+        yield request.model_copy(
+            update={"sharding": Sharding(**fields), "accumulation": accumulation}
+        )
+
+
+def _ranks(sharding: Sharding) -> int:
+    return 1 if sharding.kind in ("single", "pipeline") else sharding.devices
+
+
+def best_strategy(request: Request, target: TargetSpec, cache: Cache) -> tuple[Plan, Request]:
+    """`auto`: the fastest of the strategies that fit; else the one that misses by least."""
+    tried = list(strategies_of(request, target))
+    try:
+        possible = [one for one in tried if floor_bytes(one) <= _capacity(target)]
+    except CannotBuild:
+        possible = []
+    if not possible:
+        return predict(tried[-1], target, cache), tried[-1]
+    first = predict(possible[0], target, cache)
+    if first.memory is None or first.time is None or len(possible) == 1:
+        return first, possible[0]
+    memory = first.memory
+
+    def seconds(one: Request) -> float:
+        time = time_of(one, memory, target)
+        assert time is not None
+        return time.step_s
+
+    plans = []
+    for one in sorted(possible, key=seconds):
+        plan = first if one is possible[0] else predict(one, target, cache)
+        if plan.fits:
+            return plan, one
+        plans.append((plan, one))
+    return min(plans, key=lambda pair: missing_bytes(pair[0]))
+
+
+def missing_bytes(plan: Plan) -> int:
+    return sum(limit.missing_bytes for limit in plan.limits)
+
+
+def _capacity(target: TargetSpec) -> float:
+    return (target.device_memory_gib or float("inf")) * GIB
+
+
+def largest_micro_batch(request: Request, fits: Predict, limit: int = 256) -> int:
+    """The largest micro-batch predicted to fit; 0 if not even one does."""
+
+    def good(size: int) -> bool:
+        return bool(fits(request.model_copy(update={"micro_batch": size})).fits)
+
+    if not good(1):
+        return 0
+    low, high = 1, limit + 1
+    while low * 2 < high and good(low * 2):
+        low *= 2
+    high = min(high, low * 2)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if good(middle) else (low, middle)
+    return low
+
+
+# ---------------------------------------------------------------- what is held at least
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes of one copy: frozen (packed, with scales), trained, and trained elements."""
+
+    frozen: int
+    trained: int
+    elements: int
+
+
+# Bytes of optimizer state for each trained weight, as a multiple of the updated precision's width
+# or absolute where states are 8-bit; paged states may leave the device.
+_STATE_WIDTHS = {"adamw": 2.0, "adamw_fused": 2.0, "adamw_torch_2_0": 2.0}
+_STATE_BYTES = {"adamw_8bit": 2.0}
+
+
+def floor_bytes(request: Request) -> int:
+    """Bytes that one device holds between steps at least: weights and optimizer states.
+
+    Raises CannotBuild.
+    """
+    held = _weights(_asked_of_weights(request).model_dump_json())
+    sharding = request.sharding
+    share = sharding.devices if sharding.kind in ("fsdp", "zero3") else 1
+    weights = 0.0 if sharding.offload_params else (held.frozen + held.trained) / share
+    if sharding.kind == "pipeline":
+        return int((held.frozen + held.trained) / sharding.devices)
+    if sharding.offload_params or sharding.offload_optimizer:
+        return int(weights)
+    fp32 = sharding.fp32_master or sharding.mixed_precision
+    width = 4 if fp32 else held.trained / held.elements if held.elements else 0
+    states = _STATE_WIDTHS.get(request.optimizer, 0.0) * width
+    states += _STATE_BYTES.get(request.optimizer, 0.0) + (width if fp32 else 0)
+    spread = sharding.devices if sharding.kind not in ("single", "ddp") else 1
+    return int(weights + states * held.elements / spread)
+
+
+def _asked_of_weights(request: Request) -> Request:
+    """What decides the weights: the same for every strategy, length and batch."""
+    return Request(
+        config=request.config,
+        method=request.method,
+        tree=request.tree,
+        dtype=request.dtype,
+        attention=request.attention,
+        adapter=request.adapter,
+        quantization=request.quantization,
+        seq_len=1,
+    )
+
+
+@functools.cache
+def _weights(asked: str) -> Weights:
+    """Built with one and with two layers, where the layers are numbered in the usual field."""
+    request = Request.model_validate_json(asked)
+    layers = request.config.get("num_hidden_layers", 0)
+    if layers <= 2:
+        return _held(request)
+    one, two = (
+        _held(request.model_copy(update={"config": shallow_config(request.config, count)}))
+        for count in (1, 2)
+    )
+    more = layers - 1
+    return Weights(*(a + more * (b - a) for a, b in zip(astuple(one), astuple(two), strict=True)))
+
+
+def _held(request: Request) -> Weights:
+    model = build(request)
+    frozen = sum(_size(tensor) for tensor in quant_state_tensors(model))
+    trained = elements = 0
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            trained += _size(parameter)
+            elements += parameter.numel()
+        else:
+            frozen += _size(parameter)
+    return Weights(frozen, trained, elements)
+
+
+def _size(tensor: object) -> int:
+    return int(tensor.numel() * tensor.element_size())  # type: ignore[attr-defined]

@@ -1,0 +1,110 @@
+"""Plans of many cells, side by side in processes.  Cells that ask the same share one plan.
+
+Processes are forked after the libraries are imported, so that importing costs seconds once, and
+memory once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from bench.fit.cache import Cache
+from bench.fit.cell import job_of_cell, request_of_cell
+from bench.fit.choices import best_strategy
+from bench.fit.predict import complete, predict
+from bench.fit.request import Request
+from bench.fit.suggest import Asked, changes
+from bench.plan import Plan
+from bench.spec import Cell, TargetSpec
+
+Progress = Callable[[int, int], None]
+
+
+def plan_cells(
+    cells: Sequence[Cell], targets: Sequence[TargetSpec], folder: Path | None, progress: Progress
+) -> dict[str, Plan]:
+    """Cell id → plan.  `targets` are machines to suggest where a cell doesn't fit."""
+    groups: dict[str, list[Cell]] = {}
+    asked: dict[str, list[Cell]] = {}
+    for cell in cells:
+        question = _question(cell)
+        if question not in asked:
+            groups.setdefault(_shape(cell), []).append(cell)
+        asked.setdefault(question, []).append(cell)
+    found: dict[str, Plan] = {}
+    for plans in _in_processes(list(groups.values()), targets, folder):
+        for question, plan in plans.items():
+            found |= {cell.id: plan for cell in asked[question]}
+        progress(len(found), len(cells))
+    return found
+
+
+def _question(cell: Cell) -> str:
+    """Cells that differ only in seed, or in data that is as long, have the same plan."""
+    request = "" if cell.target.device == "cpu" else request_of_cell(cell).digest
+    return f"{request} {cell.target.name} {cell.strategy} {job_of_cell(cell)} {cell.method.kind}"
+
+
+def _shape(cell: Cell) -> str:
+    """Cells that share traces: planned one after another, so that none is traced twice."""
+    return f"{cell.model.name} {cell.method.name}"
+
+
+def _in_processes(
+    groups: list[list[Cell]], targets: Sequence[TargetSpec], folder: Path | None
+) -> Sequence[dict[str, Plan]]:
+    workers = min(len(groups), os.cpu_count() or 1)
+    if workers < 2:
+        return [_plan_group(group, targets, folder) for group in groups]
+    _import_libraries()
+    groups = sorted(groups, key=lambda group: -group[0].model.params)
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = [pool.submit(_plan_group, group, targets, folder) for group in groups]
+        return [future.result() for future in as_completed(futures)]
+
+
+def _import_libraries() -> None:
+    import bitsandbytes  # noqa: F401
+    import peft  # noqa: F401
+    import transformers  # noqa: F401
+    import trl  # noqa: F401
+
+
+def _plan_group(
+    group: list[Cell], targets: Sequence[TargetSpec], folder: Path | None
+) -> dict[str, Plan]:
+    cache = Cache(folder)
+    return {_question(cell): plan_cell(cell, targets, cache) for cell in group}
+
+
+def plan_cell(cell: Cell, targets: Sequence[TargetSpec], cache: Cache) -> Plan:
+    """`auto` takes the best strategy; a plan that doesn't fit carries the changes that would."""
+    if cell.target.device == "cpu":
+        return Plan(
+            fits=None,
+            strategy=cell.strategy.name,
+            micro_batch=cell.budget.micro_batch,
+            notes=["a CPU target: memory and time are predicted for CUDA devices"],
+        )
+    request = request_of_cell(cell)
+    job = job_of_cell(cell)
+    if not cell.method.trains:
+        plan = Plan(fits=None, strategy="single", micro_batch=request.micro_batch)
+        return complete(plan, request, cell.target, cache, job)
+    auto = cell.strategy.name == "auto"
+    plan, chosen = _trained(request, cell, auto, cache)
+    plan = complete(plan, chosen, cell.target, cache, job)
+    if plan.fits is False:
+        plan.changes = changes(Asked(chosen, job, cell.target), plan, targets, cache)
+    return plan
+
+
+def _trained(request: Request, cell: Cell, auto: bool, cache: Cache) -> tuple[Plan, Request]:
+    if auto:
+        return best_strategy(request, cell.target, cache)
+    return predict(request, cell.target, cache), request
