@@ -117,22 +117,69 @@ def plan(
         console.print(remark, markup=False, soft_wrap=True)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def fit(
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A name in suites/models, or a config.json.")],
+@app.command()
+def fit(  # noqa: PLR0913, PLR0917 - a command's options
+    model: Annotated[str, typer.Argument(help="A name in suites/models, a config.json, a hub id.")],
     method: Annotated[str, typer.Option(help="A name in suites/methods.")] = "qlora",
     target: Annotated[str | None, typer.Option(help="Without it: all of suites/targets.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="E.g. h100-80gb, instead of --target.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="How many of them (1).")] = None,
+    host_ram: Annotated[float | None, typer.Option(help="GiB of the node, with --gpu.")] = None,
+    strategy: Annotated[
+        str, typer.Option(help="auto, single, ddp, fsdp, zero2, zero3; +offload after the last 3.")
+    ] = "auto",
+    seq_len: Annotated[int, typer.Option(help="Tokens of the longest sequence.")] = 1024,
+    micro_batch: Annotated[str, typer.Option(help="A number, or max.")] = "1",
+    global_batch: Annotated[int | None, typer.Option(help="Sequences of one update.")] = None,
+    packed: Annotated[
+        bool | None, typer.Option("--packed/--padded", help="Packed: flash attention, no mask.")
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="E.g. adamw_8bit.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Of the adapters.")] = None,
+    target_modules: Annotated[
+        str | None, typer.Option(help="all-linear, or names with commas between.")
+    ] = None,
+    adapter_dtype: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    base_dtype: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    attention: Annotated[str | None, typer.Option(help="eager, sdpa or flash_attention_2.")] = None,
+    bits: Annotated[int | None, typer.Option(help="4 or 8, of a quantised base.")] = None,
+    double_quant: Annotated[
+        bool | None, typer.Option("--double-quant/--no-double-quant", help="Quantise scales too.")
+    ] = None,
+    grad_checkpointing: Annotated[
+        bool | None, typer.Option("--grad-checkpointing/--no-grad-checkpointing")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict whether one configuration fits, and what would make it fit.
 
-    Further options: --seq-len --micro-batch N|max --strategy --optimizer --rank
-    --grad-checkpointing/--no-grad-checkpointing --packed.
+    Options that aren't given are as in the method's file.
     """
-    more = ["--target", target] if target else []
-    more += ["--json"] if as_json else []
-    raise typer.Exit(_fit("fit", model, "--method", method, *more, *context.args))
+    told = {name: value for name, value in locals().items() if name not in ("model", "as_json")}
+    more = [flag for name, value in told.items() for flag in _flags(name, value)]
+    raise typer.Exit(_fit("fit", model, *more, *(["--json"] if as_json else [])))
+
+
+@app.command()
+def accuracy(
+    cases: Annotated[Path, typer.Argument(help="Measured runs, a JSON object a line.")],
+    models: Annotated[Path, typer.Option(help="The dimensions of their models, JSON.")],
+    as_json: Json = False,
+) -> None:
+    """Predict published measurements and say how far off the predictions are."""
+    more = ["--json"] if as_json else []
+    raise typer.Exit(_fit("accuracy", str(cases), "--models", str(models), *more))
+
+
+@app.command()
+def calibrate(
+    results: Annotated[Path, typer.Argument(help="Folder that holds the results.")] = Path(
+        "results"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Say what measured runs make of the predictor's constants; writes nothing."""
+    raise typer.Exit(_fit("calibrate", str(results), *(["--json"] if as_json else [])))
 
 
 @app.command()
@@ -283,6 +330,18 @@ def add_model(
 
 
 # ---------------------------------------------------------------- helpers
+
+
+def _flags(name: str, value: Any) -> list[str]:
+    """An option as bench.fit spells it; nothing where it wasn't given."""
+    flag = name.replace("_", "-")
+    if value is None:
+        return []
+    if name == "packed":
+        return ["--packed" if value else "--padded"]
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}={value}"]
 
 
 def _fit(*arguments: str) -> int:

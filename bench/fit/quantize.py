@@ -156,7 +156,13 @@ def _quant_state(shape: torch.Size, quantization: Quantization, dtype: torch.dty
 
 
 def _fill_8bit(module: Any) -> None:
-    """LLM.int8: one byte a weight and one fp32 scale a row."""
+    """LLM.int8: one byte a weight and one fp32 scale a row.
+
+    The trace runs bitsandbytes' own MatMul8bitLt, which keeps each layer's 16-bit input on its
+    autograd node, not in save_for_backward.  Non-reentrant checkpointing can't drop what hooks
+    don't see, so with an 8-bit base these inputs stay alive from the forward to the end of the
+    backward, checkpointing or not (bitsandbytes 0.50, autograd/_functions.py).
+    """
     bnb = _bitsandbytes()
 
     weight = bnb.nn.Int8Params(
@@ -167,7 +173,8 @@ def _fill_8bit(module: Any) -> None:
     weight.CB = weight.data
     weight.SCB = _made(module.out_features, dtype=torch.float32)
     module.weight = weight
-    # The outlier columns of threshold > 0 depend on data; they are few, and left out here.
+    # With transformers' threshold of 6 the outlier columns depend on data.  They are few and left
+    # out; the buffers of the search for them are in `kernels.WORKSPACES`.
     module.state.threshold = 0.0
 
 
