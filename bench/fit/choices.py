@@ -30,6 +30,11 @@ STRATEGIES: tuple[dict[str, object], ...] = (
 )
 
 Predict = Callable[[Request], Plan]
+Allowed = Callable[[Sharding], bool]
+
+
+def _all(_: Sharding) -> bool:
+    return True
 
 
 def strategies_of(request: Request, target: TargetSpec) -> Iterator[Request]:
@@ -45,8 +50,7 @@ def strategies_of(request: Request, target: TargetSpec) -> Iterator[Request]:
             **choice,
             "devices": devices,
             "devices_per_node": target.devices,
-            "fp32_master": zero and request.dtype != "fp32",
-            "memory_efficient_load": request.quantization is None,
+            "fp32_master": zero,
         }
         accumulation = max(1, whole // (request.micro_batch * devices))
         yield request.model_copy(
@@ -58,9 +62,15 @@ def _ranks(sharding: Sharding) -> int:
     return 1 if sharding.kind in ("single", "pipeline") else sharding.devices
 
 
-def best_strategy(request: Request, target: TargetSpec, cache: Cache) -> tuple[Plan, Request]:
-    """`auto`: the fastest of the strategies that fit; else the one that misses by least."""
-    tried = list(strategies_of(request, target))
+def best_strategy(
+    request: Request, target: TargetSpec, cache: Cache, allowed: Allowed = _all
+) -> tuple[Plan, Request]:
+    """`auto`: the fastest of the strategies that fit; else the one that misses by least.
+
+    `allowed` leaves out what the worker can't run.
+    """
+    every = list(strategies_of(request, target))
+    tried = [one for one in every if allowed(one.sharding)] or every
     try:
         possible = [one for one in tried if floor_bytes(one) <= _capacity(target)]
     except CannotBuild:
