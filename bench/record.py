@@ -96,6 +96,11 @@ class Audit(Record):
     trainable_tensors: int | None = None
     frozen_moved: int | None = Field(None, description="Frozen tensors that changed: must be 0.")
     settings: dict[str, Any] = Field({}, description="What was in effect, read back.")
+    wrapper: str | None = Field(None, description="Class that the trainer ran the model in.")
+    sharded_tensors: int | None = Field(
+        None, description="Parameters of which a rank holds a part."
+    )
+    rank_bytes: list[int] = Field([], description="Bytes of parameters that each rank holds.")
     problems: list[str] = Field([], description="Any entry makes the cell invalid.")
     warnings: list[str] = []
 
@@ -115,6 +120,10 @@ class PhaseRecord(Record):
     )
     stage_s: dict[str, float] = Field({}, description="load, train, evaluate, save, generate …")
     memory: dict[str, Memory] = Field({}, description="Peaks by stage, and `process` for all.")
+    ranks: int = Field(1, description="Processes that shared the phase.")
+    rank_memory: list[dict[str, Memory]] = Field(
+        [], description="Peaks by stage of each rank, where there were several."
+    )
     threads: int | None = None
     environment: Environment | None = None
 

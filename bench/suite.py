@@ -161,6 +161,7 @@ class _Point:
                 seed=seed,
                 converged=self.written.converged,
                 comparison=self.written.comparison,
+                constraints=self.written.constraints,
             )
 
 
@@ -261,7 +262,7 @@ def _check_strategies(written: SuiteFile, document: Document) -> None:
 
 
 def _file_names(folder: Path) -> set[str]:
-    return {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    return {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
 
 
 def _check_files(datasets: Sequence[DatasetSpec], root: Path, document: Document) -> None:

@@ -14,9 +14,11 @@ import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +31,8 @@ PRELOAD = "bench.worker.preload"
 # the library would (300,000 rounds), 0.24 s with 5,000, 0.54 s without; beside a busy neighbour,
 # long spinning costs a multiple.
 DEFAULTS = {"GOMP_SPINCOUNT": "5000", "PYTHONUNBUFFERED": "1"}
+# torchrun's variables.  Ours alone count: a cluster's shell may hold some of its own.
+PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Worker(Protocol):
@@ -42,13 +46,37 @@ class Worker(Protocol):
     def wait(self) -> int: ...
 
 
-def start(cell: Cell, attempt: Path, phase: str) -> Worker:
-    """Start a phase in a session of its own, its output in the attempt's log.txt."""
+def ranks(cell: Cell, phase: str) -> int:
+    """How many processes share a phase.  Generation spreads layers from one process."""
+    return cell.data_parallel if phase == "train" else 1
+
+
+def start(cell: Cell, attempt: Path, phase: str) -> list[Worker]:
+    """Start a phase, each of its ranks in a session of its own, its output in a log of its own."""
     command = [phase, str(attempt.resolve())]
-    log = attempt / "log.txt"
-    if cell.target.device == "cpu":
-        return _Forked(command, log)
-    return _fresh(cell, command, log)
+    world = ranks(cell, phase)
+    places = _places(world) if world > 1 else [{}]
+    begin = _Forked if cell.target.device == "cpu" else functools.partial(_fresh, cell)
+    return [begin(command, log_file(attempt, rank), place) for rank, place in enumerate(places)]
+
+
+def log_file(attempt: Path, rank: int) -> Path:
+    return attempt / (f"log.rank-{rank}.txt" if rank else "log.txt")
+
+
+def _places(world: int) -> list[dict[str, str]]:
+    """torchrun's variables, of one node.  Without torchrun, whose agent would stand between us and
+    each rank's exit code."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
 
 
 def prepare(cell_file: Path) -> int:
@@ -70,12 +98,14 @@ def warm(device: str) -> None:
         first.join()
 
 
-def kill(worker: Worker) -> None:
-    """End the worker's whole group; nothing of it may go on holding memory."""
-    for end in (os.killpg, os.kill):  # a worker killed at once may have no group yet
-        with contextlib.suppress(ProcessLookupError):
-            end(worker.pid, signal.SIGKILL)
-    worker.wait()
+def kill(workers: Sequence[Worker]) -> None:
+    """End each worker's whole group; nothing of them may go on holding memory."""
+    for worker in workers:
+        for end in (os.killpg, os.kill):  # a worker killed at once may have no group yet
+            with contextlib.suppress(ProcessLookupError):
+                end(worker.pid, signal.SIGKILL)
+    for worker in workers:
+        worker.wait()
 
 
 # ---------------------------------------------------------------- fresh, for GPUs
@@ -85,7 +115,7 @@ class _Fresh(subprocess.Popen[bytes]):
     """subprocess's own process is a Worker already."""
 
 
-def _fresh(cell: Cell, command: list[str], log: Path) -> Worker:
+def _fresh(cell: Cell, command: list[str], log: Path, place: dict[str, str]) -> Worker:
     with log.open("ab") as file:
         return _Fresh(
             [sys.executable, "-m", "bench.worker", *command],
@@ -93,7 +123,7 @@ def _fresh(cell: Cell, command: list[str], log: Path) -> Worker:
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=_variables(cell),
+            env={**_variables(cell), **place},
         )
 
 
@@ -106,7 +136,8 @@ def _variables(cell: Cell) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices),
         "BENCH_PARENT_PID": str(os.getpid()),
     }
-    return {**DEFAULTS, **ours, **os.environ}
+    inherited = {name: value for name, value in os.environ.items() if name not in PLACE}
+    return {**DEFAULTS, **ours, **inherited}
 
 
 # ---------------------------------------------------------------- forked, for CPUs
@@ -123,8 +154,8 @@ def _context() -> ForkServerContext:
 class _Forked:
     """A worker forked from the forkserver, which starts with the first one."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
-        self.process = _context().Process(target=_run_worker, args=(command, str(log)))
+    def __init__(self, command: list[str], log: Path, place: dict[str, str]) -> None:
+        self.process = _context().Process(target=_run_worker, args=(command, str(log), place))
         self.process.start()
         assert self.process.pid is not None
         self.pid = self.process.pid
@@ -137,9 +168,12 @@ class _Forked:
         return self.process.exitcode or 0
 
 
-def _run_worker(command: list[str], log: str) -> None:
+def _run_worker(command: list[str], log: str, place: dict[str, str]) -> None:
     """In the forked process: what `python -m bench.worker` does in a fresh one."""
     os.setsid()
+    for name in PLACE:
+        os.environ.pop(name, None)
+    os.environ.update(place)
     threading.Thread(target=_die_with_runner, daemon=True).start()
     with open(log, "ab") as file:
         os.dup2(file.fileno(), 1)

@@ -13,11 +13,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import cache, store
+from bench.plan import Plan
 from bench.record import PhaseRecord, Status
-from bench.run import launch, process
+from bench.run import launch, planning, process
 from bench.run.progress import Progress
 from bench.spec import Cell
 
@@ -42,11 +44,12 @@ class Run:
     results: Path
     progress: Progress
     fresh: bool = False
+    anyway: bool = False  # run what a plan says won't fit
 
 
 def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     """Run every cell that isn't finished, in order.  Interrupts go up to the caller."""
-    todo = [cell for cell in cells if how.fresh or not finished(cell, how.results)]
+    todo = [cell for cell in cells if _wanted(cell, how)]
     how.progress.begin(total=len(cells), done=len(cells) - len(todo))
     for cell in todo:
         how.progress.cell_begins(cell)
@@ -55,16 +58,26 @@ def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
 
 
+def _wanted(cell: Cell, how: Run) -> bool:
+    state = finished(cell, how.results)
+    return how.fresh or state is None or (how.anyway and state.status is Status.SKIPPED)
+
+
 def run_cell(cell: Cell, how: Run) -> PhaseRecord:
     """Run the phases of one cell that are missing; returns the last record."""
     folder = store.cell_folder(how.results, cell)
+    plan = planning.read(how.results, cell)
+    decision, reason = planning.decide(plan)
     with store.lock(folder):
         store.write_json(folder / "cell.json", cell)
+        if decision is planning.Decision.REFUSE and not how.anyway:
+            return _skip(cell, store.new_attempt(folder), reason)
         if cell.method.needs_model and not cache.ready(cell.model):
             how.progress.console.print(f"making {cell.model.name}, once", markup=False)
             process.prepare(folder / "cell.json")  # fails? then the phase says so, in its record
         attempt = None if how.fresh else _resumable(cell, folder)
         attempt = attempt or store.new_attempt(folder)
+        cell = _placed(cell, plan, attempt)
         for phase in phases(cell):
             record = _phase(cell, attempt, phase, how)
             if record.status is not Status.OK:
@@ -72,6 +85,33 @@ def run_cell(cell: Cell, how: Run) -> PhaseRecord:
         if record.status.final and not cell.budget.keep_weights:
             shutil.rmtree(cache.trained(attempt), ignore_errors=True)
         return record
+
+
+def _placed(cell: Cell, plan: Plan | None, attempt: Path) -> Cell:
+    """The cell with the strategy that `auto` means here, kept in the attempt: the worker reads it.
+
+    An attempt that goes on keeps the strategy that it began with.
+    """
+    if cell.strategy.name != "auto":
+        return cell
+    begun = store.read_record(Cell, attempt / "cell.json")
+    if begun is not None:
+        return begun
+    strategy = planning.resolved(cell, plan)
+    placed = Cell.model_validate({**cell.model_dump(), "strategy": strategy.model_dump()})
+    store.write_json(attempt / "cell.json", placed)
+    return placed
+
+
+def _skip(cell: Cell, attempt: Path, reason: str) -> PhaseRecord:
+    """A result without a run: nobody's hours are spent on what is predicted not to fit."""
+    phase = phases(cell)[0]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = launch.KINDS[phase].model_validate(
+        {"phase": phase, "status": "skipped", "reason": reason, "started_at": now, "wall_s": 0.0}
+    )
+    store.write_json(attempt / f"{phase}.json", record)
+    return record
 
 
 def _phase(cell: Cell, attempt: Path, phase: str, how: Run) -> PhaseRecord:
@@ -109,6 +149,9 @@ def _resumable(cell: Cell, folder: Path) -> Path | None:
     if not attempts:
         return None
     last = attempts[-1]
+    first = _record(last, phases(cell)[0])
+    if first is not None and first.status is Status.SKIPPED:
+        return None
     if not cell.method.trains:
         return last
     trained = _record(last, "train")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -50,6 +50,33 @@ class Comparison(Spec):
         return None if self.margin is None else self.margin * scale(metric)
 
 
+class Constraints(Spec):
+    """What a choice must keep to: the report's advice rejects what doesn't, and says why.
+
+    `bench report SUITE --max-usd 50` sets the same for one report.
+    """
+
+    max_usd: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Dollars of one run, all phases."
+    )
+    max_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Wall hours of one run, all phases."
+    )
+    targets: tuple[Slug, ...] = Field((), description="Machines that you can have; empty: all.")
+    min_score: float | None = Field(
+        None, description="The least value of the dataset's first metric, in its own units."
+    )
+    max_loss_vs_full: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="How much worse than `comparison.reference`, in the metric's units."
+    )
+    monthly_tokens: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Tokens that will be served a month: serving then counts as cost."
+    )
+    max_latency_ms: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Time to first token when serving, 95th percentile."
+    )
+
+
 def scale(metric: str) -> float:
     """The highest value of a metric: 1, but 100 for BLEU."""
     return 100.0 if metric.rpartition(".")[2] == "bleu" else 1.0
@@ -57,6 +84,8 @@ def scale(metric: str) -> float:
 
 class Budget(Spec):
     """How much each cell may train, evaluate and use."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"hang_limit_s"})
 
     max_steps: Positive | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
@@ -71,6 +100,9 @@ class Budget(Spec):
     evaluate_every: Positive = Field(50, description="Steps between validation losses.")
     timing_warmup_steps: NonNegative = Field(2, description="Recorded, not counted in tokens/s.")
     time_limit_s: Positive | None = Field(None, description="Per phase.")
+    hang_limit_s: Positive = Field(
+        1800, description="Several ranks: how long none may be heard of, e.g. while loading."
+    )
     host_memory_limit_gib: Annotated[float, Field(gt=0)] | None = None
     keep_weights: bool = False
 

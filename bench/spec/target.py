@@ -28,7 +28,10 @@ class Price(Spec):
 
 
 class TargetSpec(Spec):
-    """A machine: `devices` accelerators on each of `nodes` (a CPU machine counts as one device)."""
+    """A machine: `devices` accelerators on each of `nodes`.
+
+    A CPU machine counts as one device; with more, that many processes share its cores.
+    """
 
     notes: ClassVar[frozenset[str]] = frozenset({"title", "price", "spec_source", "spec_note"})
 

@@ -8,6 +8,7 @@ was written, whatever its status.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -27,20 +28,37 @@ def main(argv: list[str]) -> int:
     phase, attempt = argv[0], Path(argv[1])
     die_with_parent()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    cell = read_record(Cell, attempt.parent / "cell.json")
+    # Strategy `auto` is resolved for each attempt, in a copy of its own
+    resolved = read_record(Cell, attempt / "cell.json")
+    cell = resolved or read_record(Cell, attempt.parent / "cell.json")
     assert cell is not None, f"{attempt.parent} holds no cell.json"
+    if cell.target.device == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # else DeepSpeed looks for compilers
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the runner asks a hung rank where
+    from bench.worker import ranks
     from bench.worker.recorder import Recorder
 
     recorder = Recorder(attempt, phase)
     with recorder.stage("import"):
         run = _phase(phase, cell)
+    lost_peer = False
     try:
         status, reason, facts = run(cell, attempt, recorder)
     except Exception as error:
         traceback.print_exc()
         status, reason, facts = *classify(error), {}
-    recorder.end(status, reason, facts)
+        lost_peer = ranks.lost_peer(error)
+    recorder.end(status, reason, facts, lost_peer=lost_peer)
+    if ranks.world() > 1:
+        _leave()
     return 0
+
+
+def _leave() -> None:
+    """End without torch's own farewell: after a failure it would wait for ranks that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _phase(name: str, cell: Cell) -> Callable[..., Any]:
@@ -66,13 +84,16 @@ def classify(error: BaseException) -> tuple[Status, str]:
     import torch
 
     from bench.errors import UserError
-    from bench.worker.train import Diverged
+    from bench.worker.meter import Diverged
+    from bench.worker.strategies import Unsupported
 
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     if isinstance(error, torch.OutOfMemoryError):
         return Status.OOM_GPU, text
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return Status.OOM_HOST, text
+    if isinstance(error, Unsupported):
+        return Status.SKIPPED, str(error)
     if isinstance(error, Diverged):
         return Status.DIVERGED, str(error)
     if isinstance(error, UserError):

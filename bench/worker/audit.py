@@ -9,7 +9,7 @@ import torch
 
 from bench.record import Audit
 from bench.spec import Cell
-from bench.worker import methods
+from bench.worker import methods, ranks, shards, strategies
 
 
 class Auditor:
@@ -21,8 +21,12 @@ class Auditor:
         self.layers = decoder_layers(model)
         self.calls = 0
         self._hooks: list[Any] = []
-        self._sums = checksums(model)
         self.recomputed: int | None = None
+        self.weights_are_placed()
+
+    def weights_are_placed(self) -> None:
+        """From here on a tensor that changes has been trained, not moved to other ranks."""
+        self._sums = checksums(self.model)
 
     def first_step_begins(self) -> None:
         """Start counting forwards: validation before this point doesn't count.
@@ -42,11 +46,10 @@ class Auditor:
             hook.remove()
         self.recomputed = self.calls - micro_batches * len(self.layers)
 
-    def report(self, optimizer: Any, settings: dict[str, Any]) -> Audit:
-        """Everything counted, and what it contradicts."""
+    def report(self, optimizer: Any, settings: dict[str, Any], wrapped: Any = None) -> Audit:
+        """Everything counted, and what it contradicts.  All ranks call it and get the same."""
         model, method = self.model, self.cell.method
-        after = checksums(model)
-        moved = {name for name, value in after.items() if value != self._sums[name]}
+        moved = self._moved()
         trainable = {name for name, p in model.named_parameters() if p.requires_grad}
         audit = Audit(
             **weights_facts(model),
@@ -59,14 +62,26 @@ class Auditor:
             moved_params=len(moved & trainable),
             trainable_tensors=len(trainable),
             frozen_moved=len(moved - trainable),
+            wrapper=type(wrapped).__name__ if wrapped is not None else None,
+            sharded_tensors=sum(shards.is_sharded(p) for p in model.parameters()),
+            rank_bytes=ranks.gathered(shards.held_bytes(model)),
             settings=settings,
         )
-        audit.problems = methods.module(method.kind).problems(model, method)
+        if wrapped is not None:
+            audit.problems += strategies.module(self.cell).problems(model, wrapped)
+        audit.problems += methods.module(method.kind).problems(model, method)
         audit.problems += self._contradictions(audit)
         still = sorted(trainable - moved)
         if still:
             audit.warnings.append(f"{len(still)} trainable tensors never moved, e.g. {still[0]}")
         return audit
+
+    def _moved(self) -> set[str]:
+        """Tensors that changed on any rank."""
+        after = checksums(self.model)
+        changed = [float(value != self._sums[name]) for name, value in after.items()]
+        anywhere = ranks.largest(changed)
+        return {name for name, flag in zip(after, anywhere, strict=True) if flag}
 
     def _contradictions(self, audit: Audit) -> list[str]:
         method = self.cell.method
@@ -95,9 +110,16 @@ def decoder_layers(model: Any) -> list[Any]:
 
 
 def checksums(model: Any) -> dict[str, float]:
-    """Sum of each tensor's values, accumulated in float64 without a copy of the tensor."""
+    """Sum of each tensor's values that this rank holds, accumulated in float64 without a copy."""
     with torch.no_grad():
-        return {name: float(p.sum(dtype=torch.float64)) for name, p in model.named_parameters()}
+        return {name: _checksum(p) for name, p in model.named_parameters()}
+
+
+def _checksum(parameter: Any) -> float:
+    held = shards.local(parameter)
+    if is_quantized(parameter):  # bits stored as floats may spell NaN, which never equals itself
+        held = held.view(torch.uint8)
+    return float(held.sum(dtype=torch.float64))
 
 
 def weights_facts(model: Any) -> dict[str, Any]:
@@ -109,7 +131,8 @@ def weights_facts(model: Any) -> dict[str, Any]:
         total += count
         trainable += count if parameter.requires_grad else 0
         quantized += count if is_quantized(parameter) else 0
-        held[dtype_name(parameter.dtype)] += parameter.numel() * parameter.element_size()
+        local = shards.local(parameter)
+        held[dtype_name(parameter.dtype)] += local.numel() * local.element_size()
     return {
         "total_params": total,
         "trainable_params": trainable,
@@ -120,14 +143,15 @@ def weights_facts(model: Any) -> dict[str, Any]:
 
 def is_quantized(parameter: Any) -> bool:
     """bitsandbytes' own parameter classes, whatever dtype stores their bits."""
-    return type(parameter).__name__ in ("Params4bit", "Int8Params")
+    known = type(parameter).__name__ in ("Params4bit", "Int8Params")
+    return known or hasattr(parameter, "quantized_shape")  # FSDP2 replaces the class
 
 
 def elements(parameter: Any) -> int:
     """Weights that a tensor stands for: 4-bit ones are packed, several to an element."""
     state = getattr(parameter, "quant_state", None)
-    shape = state.shape if state is not None else parameter.shape
-    return int(torch.Size(shape).numel())
+    shape = state.shape if state is not None else shards.shape(parameter)
+    return int(torch.Size(getattr(parameter, "quantized_shape", shape)).numel())
 
 
 def quantized_params(model: Any) -> int:
@@ -143,7 +167,7 @@ def quantizable_params(model: Any) -> int:
         elements(p)
         for layer in decoder_layers(model)
         for name, p in layer.named_parameters()
-        if "lora_" not in name and (p.ndim >= 2 or is_quantized(p))
+        if "lora_" not in name and (len(shards.shape(p)) >= 2 or is_quantized(p))
     )
 
 
@@ -163,7 +187,8 @@ def state_bytes(optimizer: Any) -> dict[str, int]:
     for state in _unwrapped(optimizer).state.values():
         for value in state.values():
             if isinstance(value, torch.Tensor):
-                held[dtype_name(value.dtype)] += value.numel() * value.element_size()
+                local = shards.local(value)
+                held[dtype_name(value.dtype)] += local.numel() * local.element_size()
     return dict(sorted(held.items()))
 
 
@@ -172,5 +197,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def _unwrapped(optimizer: Any) -> Any:
-    """accelerate wraps optimizers."""
-    return getattr(optimizer, "optimizer", optimizer)
+    """accelerate and DeepSpeed wrap optimizers."""
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer

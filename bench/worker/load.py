@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.errors import UserError
 from bench.spec import Cell, ModelSpec
-from bench.worker import methods, strategies, weights
+from bench.worker import methods, weights
+from bench.worker.strategies import single
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -38,16 +39,14 @@ def tokenizer(model: ModelSpec) -> Any:
     return loaded
 
 
-def model(cell: Cell, trained: Path | None = None) -> Any:
+def model(cell: Cell, trained: Path | None = None, strategy: Any = single) -> Any:
     """The model as the method trains it; with `trained`, as a user would then deploy it: in the
     dtype that training computed in, whatever dtype its weights were updated in.
 
-    dtype, attention and quantisation are explicit: defaults differ between versions.
+    dtype, attention and quantisation are explicit: defaults differ between versions.  `strategy`
+    is the one that trains; a model that generates has its layers spread over the devices.
     """
     method = methods.module(cell.method.kind)
-    strategy = strategies.module(cell)
-    if reason := strategy.supports(cell):
-        raise UserError(reason)
     place, revision = _guarded(cell.model, lambda: weights.locate(cell.model))
     if trained and method.REPLACES_BASE:
         place, revision = str(trained), None

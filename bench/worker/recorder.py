@@ -1,4 +1,6 @@
-"""Stage clock, memory peaks and events of one phase.
+"""Stage clock, memory peaks and events of one phase, in one of its ranks.
+
+What all ranks did together (steps, evaluations) rank 0 tells; stages and the end each rank does.
 
 Stages (import, load, train, evaluate, save, generate) may nest; time and memory belong to the
 innermost one.  Host peaks come from the kernel's own high-water mark where it can be reset
@@ -19,6 +21,7 @@ from pydantic import BaseModel
 
 from bench.record import Memory, Status
 from bench.store import append_line
+from bench.worker import ranks
 
 PROCESS = psutil.Process()
 CLEAR_REFS = "/proc/self/clear_refs"
@@ -38,6 +41,14 @@ class Recorder:
         self._since = time.perf_counter()
 
     def emit(self, event: BaseModel | dict[str, Any]) -> None:
+        """Tell what the ranks did together: rank 0 speaks for all."""
+        if ranks.rank() == 0:
+            append_line(self.attempt / "events.jsonl", event)
+
+    def _own(self, event: dict[str, Any]) -> None:
+        """Tell what this rank does."""
+        if ranks.world() > 1:
+            event["rank"] = ranks.rank()
         append_line(self.attempt / "events.jsonl", event)
 
     @contextmanager
@@ -48,20 +59,31 @@ class Recorder:
         """
         self._settle()
         self._stack.append(name)
-        self.emit({"event": "stage", "phase": self.phase, "stage": name, "t": time.time()})
+        self._tell_stage()
         yield
         self._settle()
         self._stack.pop()
+        if self._stack:
+            self._tell_stage()  # back in the outer one: a death must not look like the inner one's
+
+    def _tell_stage(self) -> None:
+        stage = self._stack[-1]
+        self._own({"event": "stage", "phase": self.phase, "stage": stage, "t": time.time()})
 
     def set_baseline(self) -> None:
         """From here on memory is the cell's own: imports are over, no weight is loaded."""
         self.baseline_bytes = PROCESS.memory_info().rss
 
-    def end(self, status: Status, reason: str | None, facts: dict[str, Any]) -> None:
-        """The phase's last event: everything that the runner needs for the record."""
+    def end(
+        self, status: Status, reason: str | None, facts: dict[str, Any], *, lost_peer: bool = False
+    ) -> None:
+        """The rank's last event: everything that the runner needs for the record.
+
+        `lost_peer`: it only failed because another rank was gone.
+        """
         stage = self._stack[-1] if self._stack else None
         self._settle()
-        self.emit(
+        self._own(
             {
                 "event": "phase_end",
                 "phase": self.phase,
@@ -72,6 +94,7 @@ class Recorder:
                 "stage_s": {name: round(s, 6) for name, s in self.stage_s.items()},
                 "memory": {name: m.model_dump() for name, m in self.memory.items()},
                 "facts": facts,
+                **({"lost_peer": True} if lost_peer else {}),
             }
         )
 
@@ -110,21 +133,27 @@ def cuda() -> Any:
     return torch.cuda if torch and torch.cuda.is_available() else None
 
 
-def synchronize() -> None:
+def devices() -> list[int]:
+    """The GPUs that this process uses: its own as one of several ranks, else all.  Even asking
+    another rank's GPU would take memory there."""
     device = cuda()
-    if device:
-        for index in range(device.device_count()):
-            device.synchronize(index)
+    if not device:
+        return []
+    return [ranks.local_rank()] if ranks.world() > 1 else list(range(device.device_count()))
+
+
+def synchronize() -> None:
+    for index in devices():
+        cuda().synchronize(index)
 
 
 def peaks() -> Memory:
     """Peaks since `reset_peaks`."""
     memory = Memory(host_bytes=host_peak_bytes())
-    device = cuda()
-    if device:
-        devices = range(device.device_count())  # the fullest one decides
-        memory.allocated_bytes = max(device.max_memory_allocated(i) for i in devices)
-        memory.reserved_bytes = max(device.max_memory_reserved(i) for i in devices)
+    device, own = cuda(), devices()
+    if own:  # the fullest one decides
+        memory.allocated_bytes = max(device.max_memory_allocated(i) for i in own)
+        memory.reserved_bytes = max(device.max_memory_reserved(i) for i in own)
         memory.device_bytes = driver_bytes()
     return memory
 
@@ -133,10 +162,8 @@ def reset_peaks() -> None:
     if CAN_RESET_PEAK:
         with open(CLEAR_REFS, "w", encoding="ascii") as file:
             file.write("5")  # resets VmHWM only
-    device = cuda()
-    if device:
-        for index in range(device.device_count()):
-            device.reset_peak_memory_stats(index)
+    for index in devices():
+        cuda().reset_peak_memory_stats(index)
 
 
 def host_peak_bytes() -> int:

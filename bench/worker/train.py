@@ -19,13 +19,14 @@ from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]
 
 from bench import cache
 from bench.errors import UserError
-from bench.record import TIMING_PROTOCOL, Audit, EvaluationEvent, Status, StepEvent
+from bench.record import TIMING_PROTOCOL, Audit, Status
 from bench.spec import Cell
 from bench.store import write_json
-from bench.worker import data, load, methods
+from bench.worker import data, load, methods, ranks, shards, strategies
 from bench.worker.audit import Auditor
+from bench.worker.meter import Meter
 from bench.worker.methods import lora
-from bench.worker.recorder import PROCESS, Recorder, cuda, synchronize
+from bench.worker.recorder import Recorder, synchronize
 
 OPTIMIZERS = {
     "adamw": "adamw_torch",
@@ -39,34 +40,33 @@ OPTIMIZERS = {
 SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 
 
-class Diverged(Exception):
-    """The loss is no longer a number."""
-
-
 Ending = tuple[Status, str | None, dict[str, Any]]
 
 
 def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
     """Run the phase; returns (status, reason, facts for TrainRecord)."""
+    strategies.require(cell)
+    ranks.begin(cell.target.device)
     recorder.set_baseline()
-    method = methods.module(cell.method.kind)
     with recorder.stage("load"):
-        set_seed(cell.seed)  # before the adapters are created: they start random
+        set_seed(cell.seed)  # before the adapters are created: they start random, alike everywhere
         tokenizer = load.tokenizer(cell.model)
         tokenizer.padding_side = "right"
         examples = _Examples(cell, tokenizer)
-        model = method.adapt(load.model(cell), cell.method)
+        model = _model(cell)
         trainer = RecordingTrainer(cell, model, tokenizer, examples, recorder)
-    trainer.evaluate()
+    if ranks.world() == 1:  # a sharded model can't run before the trainer has prepared it
+        trainer.evaluate()
     with recorder.stage("train"):
         trainer.train()
     trainer.evaluate()
     with recorder.stage("save"):
+        shards.settle(model)
+        audit = trainer.auditor.report(trainer.optimizer, trainer.settings(), trainer.model_wrapped)
         folder = cache.trained(attempt)
-        model.config.use_cache = True
-        method.save(trainer.model, folder)
-        audit = trainer.auditor.report(trainer.optimizer, trainer.settings())
-        write_json(attempt / "audit.json", audit)
+        _save(cell, trainer.model, folder)
+        if ranks.rank() == 0:
+            write_json(attempt / "audit.json", audit)
     facts = {
         **examples.facts(),
         **trainer.meter.facts(),
@@ -75,6 +75,26 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
         "threads": torch.get_num_threads(),
     }
     return *_verdict(audit), facts
+
+
+def _model(cell: Cell) -> Any:
+    """The adapted model, its weights where the strategy puts them."""
+    strategy, method = strategies.module(cell), methods.module(cell.method.kind)
+    with strategy.loading(cell):
+        model = method.adapt(load.model(cell, strategy=strategy), cell.method)
+    strategy.shard(model, cell)
+    return model
+
+
+def _save(cell: Cell, model: Any, folder: Path) -> None:
+    """Write what training changed, put together from all ranks, from rank 0."""
+    state = shards.trained_state(model) if ranks.world() > 1 else None
+    if ranks.rank() == 0:
+        model.config.use_cache = True
+        if hasattr(model.config, "distributed_config"):
+            del model.config.distributed_config  # saving would gather again, and load as sharded
+        methods.module(cell.method.kind).save(model, folder, state)
+    ranks.barrier()
 
 
 def _verdict(audit: Audit) -> tuple[Status, str | None]:
@@ -132,7 +152,7 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
     length: dict[str, Any] = {"max_steps": budget.max_steps}
     if budget.max_steps is None:
         length = {"num_train_epochs": budget.epochs}
-    return SFTConfig(
+    settings: dict[str, Any] = dict(
         output_dir=str(output),
         **length,
         per_device_train_batch_size=budget.micro_batch,
@@ -163,6 +183,7 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
         seed=cell.seed,
         data_seed=cell.seed,
     )
+    return SFTConfig(**settings | strategies.module(cell).arguments(cell))  # the strategy's win
 
 
 class RecordingTrainer(SFTTrainer):
@@ -189,6 +210,11 @@ class RecordingTrainer(SFTTrainer):
             lora.set_adapter_dtype(self.model, cell.method)
         self.auditor = Auditor(cell, self.model)
 
+    @property
+    def runnable(self) -> Any:
+        """The model as it can be run by itself: DeepSpeed's engine holds its mixed precision."""
+        return self.model_wrapped if self.is_deepspeed_enabled else self.model
+
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         self.meter.count(inputs)
         loss = super().training_step(model, inputs, num_items_in_batch)
@@ -204,26 +230,38 @@ class RecordingTrainer(SFTTrainer):
             return {}
         with self.recorder.stage("evaluate"):
             started = time.perf_counter()
-            loss = validation_loss(self.model, self._validation_batches(), self.args.device)
+            loss = validation_loss(self.runnable, self._validation_batches(), self.args.device)
             synchronize()
             seconds = time.perf_counter() - started
         self.meter.evaluated(loss, seconds, len(self.validation))
         return {"eval_loss": loss}
 
     def _validation_batches(self) -> Iterator[dict[str, Any]]:
-        size = self.cell.budget.micro_batch
-        for start in range(0, len(self.validation), size):
-            chunk = self.validation[start : start + size]
-            yield self.data_collator(
-                [{"input_ids": e.input_ids, "labels": e.labels} for e in chunk]
+        """This rank's batches.  All ranks get as many, as a sharded model runs on all or none: one
+        without rows left runs the first batch again, with no token that counts."""
+        size, world = self.cell.budget.micro_batch, ranks.world()
+        starts = list(range(0, len(self.validation), size))
+        for first in range(0, len(starts), world):
+            index = first + ranks.rank()
+            counts = index < len(starts)
+            start = starts[index] if counts else 0
+            batch = self.data_collator(
+                [
+                    {"input_ids": e.input_ids, "labels": e.labels}
+                    for e in self.validation[start : start + size]
+                ]
             )
+            if not counts:
+                batch["labels"].fill_(-100)
+            yield batch
 
     def settings(self) -> dict[str, Any]:
         """What was in effect, read back from the trainer."""
         names = (
             "bf16 fp16 activation_checkpointing optim learning_rate lr_scheduler_type max_steps "
             "per_device_train_batch_size gradient_accumulation_steps max_grad_norm weight_decay "
-            "packing max_length loss_type completion_only_loss seed average_tokens_across_devices"
+            "packing max_length loss_type completion_only_loss seed average_tokens_across_devices "
+            "world_size deepspeed"
         )
         read = {name: getattr(self.args, name, None) for name in names.split()}
         read["router_aux_loss_coef"] = self.router_aux_loss_coef if self.aux_loss_enabled else None
@@ -237,9 +275,9 @@ def _plain(value: Any) -> bool:
 
 @torch.no_grad()
 def validation_loss(model: Any, batches: Iterator[dict[str, Any]], device: Any) -> float:
-    """Sum of the answer tokens' negative log-likelihoods ÷ their number (nats)."""
+    """Sum of the answer tokens' negative log-likelihoods ÷ their number (nats), over all ranks."""
     model.eval()
-    total, count = 0.0, 0
+    total, count = 0.0, 0.0
     for batch in batches:
         inputs = {name: value.to(device) for name, value in batch.items()}
         labels = inputs.pop("labels")[:, 1:]
@@ -250,119 +288,8 @@ def validation_loss(model: Any, batches: Iterator[dict[str, Any]], device: Any) 
         total += float(losses)
         count += int((labels != -100).sum())
     model.train()
+    total, count = ranks.total([total, count])
     return total / count if count else math.nan
-
-
-class Meter:
-    """Counts tokens and times steps; writes the events."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.step = 0
-        self.planned_steps: int | None = None
-        self.evaluated_at: int | None = None
-        self.train_s = 0.0
-        self.totals: dict[str, Any] = {"tokens": 0, "padded_tokens": 0, "supervised_tokens": 0}
-        self.first_loss: float | None = None
-        self.final_loss: float | None = None
-        self.validation_loss: float | None = None
-        self.pending: StepEvent | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        self.micro_batches = 0
-        self._loss: Any = 0.0
-        self._sequences = 0
-        self._now = dict.fromkeys(self.totals, 0)
-
-    def begin(self) -> None:
-        synchronize()
-        self._reset()
-        self._started = time.perf_counter()
-
-    def count(self, inputs: dict[str, Any]) -> None:
-        """Input tokens of a micro-batch; packed batches have no mask and no padding."""
-        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
-        self._now["padded_tokens"] += ids.numel()
-        self._now["tokens"] += int(mask.sum()) if mask is not None else ids.numel()
-        self._now["supervised_tokens"] += int((inputs["labels"] != -100).sum())
-        self._sequences += ids.shape[0]
-        self.micro_batches += 1
-
-    def add_loss(self, loss: Any) -> None:
-        # transformers divides each micro-batch's loss by the step's tokens: their sum is the mean
-        self._loss = self._loss + loss
-
-    def end(self) -> None:
-        """The step is over: stop the clock, then look at the loss.
-
-        Raises Diverged where it is no longer finite.
-        """
-        synchronize()
-        seconds = time.perf_counter() - self._started
-        self.step += 1
-        self.train_s += seconds
-        for name, value in self._now.items():
-            self.totals[name] += value
-        loss = float(self._loss)
-        self.final_loss = loss
-        self.first_loss = loss if self.first_loss is None else self.first_loss
-        self.pending = StepEvent(
-            t=time.time(),
-            step=self.step,
-            loss=loss,
-            seconds=seconds,
-            sequences=self._sequences,
-            host_bytes=PROCESS.memory_info().rss,
-            **self._now,
-            **_cuda_bytes(),
-        )
-        if not math.isfinite(loss):
-            self.flush()
-            raise Diverged(f"loss is {loss} at step {self.step}")
-
-    def flush(self, grad_norm: float | None = None, learning_rate: float | None = None) -> None:
-        if self.pending:
-            self.pending.grad_norm = grad_norm
-            self.pending.learning_rate = learning_rate
-            self.recorder.emit(self.pending)
-            self.pending = None
-
-    def evaluated(self, loss: float, seconds: float, rows: int) -> None:
-        self.evaluated_at = self.step
-        self.validation_loss = loss
-        self.recorder.emit(
-            EvaluationEvent(
-                t=time.time(),
-                step=self.step,
-                loss=loss,
-                seconds=seconds,
-                train_s=self.train_s,
-                tokens=self.totals["tokens"],
-                rows=rows,
-            )
-        )
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "steps": self.step,
-            "planned_steps": self.planned_steps,
-            "first_loss": self.first_loss,
-            "final_loss": self.final_loss,
-            "validation_loss": self.validation_loss,
-            **self.totals,
-        }
-
-
-def _cuda_bytes() -> dict[str, Any]:
-    device = cuda()
-    if not device:
-        return {}
-    devices = range(device.device_count())
-    return {
-        "allocated_bytes": max(device.memory_allocated(i) for i in devices),
-        "reserved_bytes": max(device.memory_reserved(i) for i in devices),
-    }
 
 
 class _Clock(TrainerCallback):
@@ -375,6 +302,9 @@ class _Clock(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.planned_steps = state.max_steps
         self.meter.recorder.emit({"event": "plan", "t": time.time(), "steps": state.max_steps})
+        if ranks.world() > 1:
+            self.trainer.auditor.weights_are_placed()
+            self.trainer.evaluate()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.meter.step == 0:

@@ -16,6 +16,7 @@ import yaml
 
 from bench import store
 from bench.record import Status
+from bench.spec import Budget
 
 from ..conftest import bench, environment
 
@@ -230,15 +231,18 @@ def test_kernel_kills_are_counted(
 
 
 def test_exit_codes_are_classified(tmp_path: Path) -> None:
-    from bench.run import launch
+    from bench.run.watch import Watch
 
-    log = tmp_path / "log.txt"
-    log.write_text("something\nSegmentation fault\n", encoding="utf-8")
+    (tmp_path / "log.txt").write_text("something\nSegmentation fault\n", encoding="utf-8")
+    events = tmp_path / "events.jsonl"
+    events.touch()
 
     def death(code: str, kernel: bool = False) -> tuple[Status, str] | None:
         process = subprocess.Popen([sys.executable, "-c", f"import os; {code}"])
-        process.wait()
-        return launch._death(process, kernel, log)
+        watch = Watch([process], Budget(max_steps=1), events, lambda event: None)
+        watch.until_end()
+        found = watch.death(kernel, tmp_path)
+        return found and found[:2]
 
     assert death("pass") is None
     assert death("os.kill(os.getpid(), 9)", kernel=True) == (

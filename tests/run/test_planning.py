@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import store
 from bench.plan import Limit, Plan
 from bench.run.planning import Decision, decide, read, resolved
 from bench.spec import Strategy
@@ -82,3 +83,34 @@ def test_auto_takes_the_plans_strategy(project: Path) -> None:
     assert resolved(cell, plan) == Strategy(name="zero3", offload_optimizer=True)
     named = cell.model_copy(update={"strategy": Strategy(name="fsdp")})
     assert resolved(named, plan) == Strategy(name="fsdp")
+
+
+REFUSED = """
+name: refused
+version: 1
+models: [tiny-llama]
+methods: [majority]
+datasets: [support-desk]
+targets: [cpu]
+seeds: [0]
+budget: {max_steps: 1, micro_batch: 1, global_batch: 1, max_length: 256, max_test_rows: 8}
+"""
+
+
+def test_what_cannot_fit_is_skipped_until_told_otherwise(project: Path, cache: Path) -> None:
+    path = project / "suites" / "refused.yaml"
+    path.write_text(REFUSED)
+    (cell,) = load(path).cells
+    folder = store.cell_folder(project / "results", cell)
+    far = Plan(fits=False, strategy="single", micro_batch=1, limits=[limit(3)])
+    store.write_json(folder / "plan.json", far)
+    done = bench("run", "refused", cwd=project, env=environment(cache))
+    assert done.returncode == 0, done.stderr
+    assert "1 skipped" in done.stdout
+    record = json.loads((folder / "attempt-001" / "generate.json").read_text())
+    assert "3.0 GiB of gpu memory in train, 1.0 there" in record["reason"]
+    again = bench("run", "refused", "--run-anyway", cwd=project, env=environment(cache))
+    assert again.returncode == 0, again.stderr
+    assert "1 ok" in again.stdout
+    record = json.loads((folder / "attempt-002" / "generate.json").read_text())
+    assert record["status"] == "ok" and record["rows"] == 8

@@ -13,7 +13,8 @@ from bench.spec import Cell
 from bench.worker import load, methods
 from bench.worker.__main__ import classify
 from bench.worker.audit import Auditor, quantizable_params, quantized_params
-from bench.worker.train import Diverged, validation_loss
+from bench.worker.meter import Diverged
+from bench.worker.train import validation_loss
 
 from .conftest import changed
 

@@ -2,7 +2,8 @@
 
 load_arguments(method) -> dict      what from_pretrained gets beside dtype and attention
 adapt(model, method) -> model       make the right weights trainable (adapters, freezing)
-save(model, folder) -> None         write what training changed, as safetensors
+save(model, folder, state) -> None  write what training changed, as safetensors; `state` holds it
+                                    whole where the model is sharded
 load_trained(model, folder) -> model    put that back onto a freshly loaded base, as a user would
 problems(model, method) -> list[str]    why this model is not what the method's name says
 

@@ -19,8 +19,8 @@ def adapt(model: Any, method: MethodSpec) -> Any:
     return model
 
 
-def save(model: Any, folder: Path) -> None:
-    model.save_pretrained(folder)
+def save(model: Any, folder: Path, state: dict[str, Any] | None = None) -> None:
+    model.save_pretrained(folder, state_dict=state)
 
 
 def load_trained(model: Any, folder: Path) -> Any:

@@ -79,8 +79,8 @@ def set_adapter_dtype(model: Any, method: MethodSpec) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
-def save(model: Any, folder: Path) -> None:
-    model.save_pretrained(folder)
+def save(model: Any, folder: Path, state: dict[str, Any] | None = None) -> None:
+    model.save_pretrained(folder, state_dict=state)
 
 
 def load_trained(model: Any, folder: Path) -> Any:

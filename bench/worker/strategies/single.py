@@ -10,6 +10,9 @@ from typing import Any
 import torch
 
 from bench.spec import Cell
+from bench.worker.strategies._common import loading, shard
+
+__all__ = ["arguments", "check", "loading", "placement", "problems", "shard", "supports"]
 
 
 class DoesNotFit(torch.OutOfMemoryError):
@@ -39,3 +42,11 @@ def check(model: Any) -> None:
             f"the weights exceed the devices: {len(outside)} of {len(places)} parts "
             f"would stay on the host, e.g. {outside[0]}"
         )
+
+
+def arguments(cell: Cell) -> dict[str, Any]:
+    return {}
+
+
+def problems(model: Any, wrapped: Any) -> list[str]:
+    return []
