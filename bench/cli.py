@@ -209,7 +209,6 @@ def run(
     failed = _run_cells(runnable, results, fresh, run_anyway)
     from bench.report.build import CLAIMS, build
 
-
     path = build(results, found.name, claims_folder=CLAIMS)
     console.print(f"report: {path.with_name('index.html')}", markup=False, soft_wrap=True)
     if failed:

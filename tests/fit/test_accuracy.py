@@ -42,7 +42,11 @@ CASE: dict[str, Any] = {
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     cases, models = tmp_path / "cases.jsonl", tmp_path / "models.json"
-    rows = [CASE, {**CASE, "id": "two", "seq_len": 128}, {**CASE, "id": "odd", "model": "none", "outcome": "OOM"}]
+    rows = [
+        CASE,
+        {**CASE, "id": "two", "seq_len": 128},
+        {**CASE, "id": "odd", "model": "none", "outcome": "OOM"},
+    ]
     cases.write_text("\n".join(json.dumps(row) for row in rows))
     models.write_text(json.dumps(MODELS))
     return cases, models
