@@ -22,7 +22,6 @@ Parsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     parser = argparse.ArgumentParser(prog="python -m bench.fit", description=__doc__)
@@ -34,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     _add_calibrate(commands)
     _add_gpu_check(commands)
     options = parser.parse_args(arguments)
+    if "/" not in getattr(options, "model", ""):  # a hub id: its config.json is asked for
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from bench.errors import UserError
 
     try:

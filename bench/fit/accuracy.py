@@ -52,7 +52,8 @@ class Outcome:
 
     @property
     def right_call(self) -> bool:
-        return (self.outcome == "fits") == (self.called == "fits")
+        """What couldn't be predicted is no right call."""
+        return self.called != "unknown" and (self.outcome == "fits") == (self.called == "fits")
 
 
 def figure_kind(row: Row) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,7 +65,12 @@ def _from_hub(hub_id: str) -> ModelSpec:
 
     if Path(hub_id).exists():
         raise UserError(f"{hub_id} is a file or folder: give the path of its config.json")
-    return _bare(slug(hub_id), from_hub(hub_id).config, hub_id)
+    try:
+        found = from_hub(hub_id)
+    except UserError as error:  # it speaks of bench add-model's option
+        said = str(error).replace("give --config path/to/config.json", "give a config.json's path")
+        raise UserError(said) from None
+    return _bare(slug(hub_id), found.config, hub_id)
 
 
 def _bare(name: str, config: dict[str, Any], source: str) -> ModelSpec:
@@ -303,9 +307,3 @@ def _dtypes(method: MethodSpec) -> set[str | None]:
     if method.quantization:
         found.add(method.quantization.compute_dtype)
     return found
-
-
-def allow_hub(model: str) -> None:
-    """Predictions never need the network; a hub id does, for its config.json."""
-    if "/" in model and not model.endswith(".json"):
-        os.environ.pop("HF_HUB_OFFLINE", None)

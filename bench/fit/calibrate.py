@@ -64,7 +64,7 @@ def calibrate(results: Path) -> list[Proposal]:
     if not runs:
         raise UserError(
             f"{results}: no finished training on a GPU: constants are measured there "
-            "(make gpu-check, or any suite)"
+            "(run any suite on one)"
         )
     return [found for found in _proposals(runs) if found is not None]
 

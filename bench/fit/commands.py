@@ -56,11 +56,12 @@ def _lines(row: Row) -> list[str]:
     seconds = time.get("step_s")
     speed = f"{time['tokens'] / seconds:.0f}" if seconds else ""
     fits = {True: "yes", False: "no", None: "?"}[plan["fits"]]
+    usd = "" if plan["usd"] is None else f"{plan['usd']:.2f}"
     lines = [
         f"{row['model']:24} {row['method']:8} {row['target']:16} {plan['strategy']:14} "
         f"{plan['micro_batch']:3} {'–'.join(dict.fromkeys(gib)):>16} "
         f"{_gib(memory.get('host_bytes')):>6} {fits:>5} "
-        f"{seconds or 0:7.2f} {speed:>8} {plan['usd'] or 0:8.2f}"
+        f"{seconds or 0:7.2f} {speed:>8} {usd:>8}"
     ]
     for limit in plan["limits"]:
         missing = limit["need_bytes"] - limit["have_bytes"]

@@ -23,7 +23,6 @@ def fit(options: argparse.Namespace) -> list[Row]:
     asked.micro_batch_of(options)
     asked.strategy_of(options.strategy)
     targets, method = asked.targets_of(options), asked.method_of(options)
-    asked.allow_hub(options.model)
     model = asked.model_of(options.model, options.suites)
     several = len(targets) > 1
     if several:

@@ -42,7 +42,11 @@ CASE: dict[str, Any] = {
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     cases, models = tmp_path / "cases.jsonl", tmp_path / "models.json"
-    rows = [CASE, {**CASE, "id": "two", "seq_len": 128}, {**CASE, "id": "odd", "model": "none"}]
+    rows = [
+        CASE,
+        {**CASE, "id": "two", "seq_len": 128},
+        {**CASE, "id": "odd", "model": "none", "outcome": "OOM"},
+    ]
     cases.write_text("\n".join(json.dumps(row) for row in rows))
     models.write_text(json.dumps(MODELS))
     return cases, models
@@ -56,6 +60,7 @@ def test_every_case_is_predicted_in_the_order_of_the_file(files: tuple[Path, Pat
     assert found["all"]["n"] == 2  # the third is of an unknown model
     assert {row["id"] for row in found["worst"]} == {"one", "two"}
     assert [row["id"] for row in found["failed"]] == ["odd"]
+    assert found["all"]["oom_right"] == "0/1"  # what can't be predicted is no right call
     assert all(row["predicted_gib"] > 0.02 for row in found["worst"])
 
 
