@@ -102,7 +102,7 @@ def plan_cell(cell: Cell, targets: Sequence[TargetSpec], cache: Cache) -> Plan:
     plan, chosen = _trained(request, cell, auto, cache)
     plan = complete(plan, chosen, cell.target, cache, job)
     if plan.fits is False:
-        plan.changes = changes(Asked(chosen, job, cell.target), plan, targets, cache)
+        plan.changes = changes(Asked(chosen, job, cell.target, auto), plan, targets, cache)
     return plan
 
 

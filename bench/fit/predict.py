@@ -14,6 +14,8 @@ from bench.fit.build import CannotBuild
 from bench.fit.cache import Cache
 from bench.fit.constants import constant
 from bench.fit.costs import Cost
+from bench.fit.floor import floor_bytes
+from bench.fit.generation import deployed
 from bench.fit.memory import costs_of
 from bench.fit.request import Decoding, Request, Sharding
 from bench.fit.steptime import Gpu, Weights, find_gpu, gpu_of, roofline_s, step_time
@@ -135,7 +137,8 @@ def _add_generation(
     have = int((target.device_memory_gib or 0) * GIB)
     context = int(constant("cuda_context_gib") * GIB)
     found: GenerationMemory | None = None
-    for devices in dict.fromkeys((1, target.devices)):
+    alone = floor_bytes(deployed(request)) <= have
+    for devices in dict.fromkeys((1 if alone else target.devices, target.devices)):
         decoding = job.decoding.model_copy(update={"devices": devices})
         found = cache.generation(request, decoding)
         if found.allocated_bytes + context <= have:

@@ -27,6 +27,7 @@ from bench.fit.ledger import Birth, Peak, peaks
 from bench.fit.metacache import MetaCache
 
 Workspace = Callable[[str, tuple[Any, ...]], int]
+SHAPES = MetaCache()  # the same for every trace of a process
 OUTSIDE = -1  # the layer of what belongs to none: embeddings, head, batch
 
 
@@ -65,7 +66,7 @@ class Tracer(TorchDispatchMode):
         self.category: str | None = None
         self.vocabulary: int | None = None  # tensors this wide are logits, theirs and their losses'
         self.host_bytes = 0
-        self._call = MetaCache()
+        self._call = SHAPES
         self._ignored: set[int] = set()
         self._names: dict[Any, str] = {}
         self._held: dict[int, int] = {}
