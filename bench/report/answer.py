@@ -268,6 +268,8 @@ def _margin(advice: Advice, take: Option) -> Iterator[str]:
 
 
 def _to_run(advice: Advice) -> Iterator[str]:
+    if not advice.everything:
+        return
     suite = advice.everything[0].panel.cell.suite
     yield (
         "Measured quality: run the cheapest ones first, "
