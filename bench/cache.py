@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.spec import ModelSpec
+from bench.spec import ModelSpec, QuantizationSpec
 
 
 def root() -> Path:
@@ -28,9 +29,23 @@ def model_folder(model: ModelSpec) -> Path:
     return root() / "models" / f"{model.name}-{digest(model.identity())}"
 
 
+def quantized_folder(
+    model: ModelSpec, quantization: QuantizationSpec, dtype: str, skip: Sequence[str] = ()
+) -> Path:
+    """Where `bench quantize` keeps a model; `dtype` is that of the weights left unquantised, `skip`
+    names linear layers among them.
+
+    What its name holds decides the bytes; the dtype that is computed in does not.
+    """
+    computing = ("compute_dtype", "experts_at_once")
+    held = {k: v for k, v in quantization.identity().items() if k not in computing}
+    what = digest([model.identity(), held, dtype, sorted(skip)])
+    return root() / "quantized" / f"{model.name}-{what}"
+
+
 def ready(model: ModelSpec) -> bool:
     """Whether nothing has to be made before the model can be loaded."""
-    return model.weights.kind not in ("package", "tiny") or model_folder(model).exists()
+    return model.weights.kind not in ("package", "tiny", "random") or model_folder(model).exists()
 
 
 def trained(attempt: Path) -> Path:

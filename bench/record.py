@@ -76,31 +76,80 @@ class Environment(Record):
     git_dirty: bool | None = None
 
 
+class Difference(Record):
+    """A setting that is not in effect as it was asked for."""
+
+    setting: str
+    asked: Any = None
+    in_effect: Any = None
+    decides: Literal["cell", "cost"] = Field(
+        description="cell: it is another cell than it says. cost: memory or speed alone."
+    )
+
+    def __str__(self) -> str:
+        return f"{self.setting}: asked for {self.asked}, in effect {self.in_effect}"
+
+
+class LoadFacts(Record):
+    """Host memory of one process while the weights were loaded."""
+
+    host_peak_bytes: int | None = Field(None, description="Growth of anonymous memory.")
+    held_bytes: int = Field(description="Weights that this process holds afterwards.")
+    host_held_bytes: int = Field(description="Those of them on the host.")
+    unquantized_bytes: int = Field(description="The whole model in the dtype it loads in.")
+    memory_saving: bool | None = Field(
+        None, description="The whole model was never there unquantised. null: too small to tell."
+    )
+
+
 class Audit(Record):
-    """Proof of what ran: counted on the model that trained, not copied from the settings."""
+    """Proof of what ran: counted on the model that ran, not copied from the settings.
+
+    Written before the first step and again after the last, so a cell that dies has one too.
+    """
 
     schema_version: Literal[1] = 1
+    stage: Literal["before", "after", "generate"] = Field(
+        "after", description="before the first step, after the last; generate: nothing trained."
+    )
     total_params: int
     trainable_params: int
     bytes_by_dtype: dict[str, int] = Field(description="Of all parameters, as held in memory.")
+    bytes_by_part: dict[str, dict[str, int]] = Field(
+        {}, description="Embeddings, attention, mlp, experts, router, head, adapters, other."
+    )
+    bytes_by_rank: list[int] = Field([], description="Weights that each process holds.")
     quantized_params: int = Field(description="Weights held in 4 or 8 bit.")
-    adapted_modules: dict[str, int] = Field({}, description="Last name of the module: how many.")
+    quantizable_params: int | None = Field(None, description="Those that quantisation is for.")
+    quantization_state_bytes: int = Field(0, description="Scales outside the parameters.")
+    adapted_modules: dict[str, int] = Field({}, description="Kind of module: how many.")
+    router_adapted: bool | None = Field(None, description="null: there is no router.")
     attention: str | None = None
+    attention_ops: list[str] | None = Field(
+        None, description="Kernels that attention called; none: plain matrix products."
+    )
     optimizer: str | None = None
     optimizer_state_bytes: dict[str, int] = Field({}, description="By dtype, after the last step.")
+    optimizer_state_devices: dict[str, int] = Field({}, description="Bytes by device, this rank.")
     recomputed_layers: int | None = Field(
         None, description="Layer forwards that ran again in the first step's backward pass."
     )
     decoder_layers: int | None = None
+    finite_gradients: int | None = Field(
+        None, description="Trainable tensors that got a finite gradient in the first step."
+    )
     moved_params: int | None = Field(None, description="Trainable tensors that changed.")
     trainable_tensors: int | None = None
     frozen_moved: int | None = Field(None, description="Frozen tensors that changed: must be 0.")
+    batches: dict[str, int] = Field({}, description="Rows and paddings seen in the first step.")
+    load: LoadFacts | None = None
     settings: dict[str, Any] = Field({}, description="What was in effect, read back.")
     wrapper: str | None = Field(None, description="Class that the trainer ran the model in.")
     sharded_tensors: int | None = Field(
         None, description="Parameters of which a rank holds a part."
     )
-    rank_bytes: list[int] = Field([], description="Bytes of parameters that each rank holds.")
+    differences: list[Difference] = Field([], description="Asked for against in effect.")
+    libraries: dict[str, str] = Field({}, description="Versions that this process imported.")
     problems: list[str] = Field([], description="Any entry makes the cell invalid.")
     warnings: list[str] = []
 
@@ -160,6 +209,7 @@ class GenerateRecord(PhaseRecord):
     adapter_changes_logits: bool | None = Field(
         None, description="False: the adapter did not load, whatever the library said."
     )
+    paddings: dict[str, int] = Field({}, description="Padding tokens of the prompts, by side.")
     weights_sha256: str | None = None
 
 

@@ -74,17 +74,20 @@ def _phase_row(record: PhaseRecord) -> list[str]:
     ]
 
 
+def _mib(by_dtype: dict[str, int]) -> str:
+    return ", ".join(f"{size / 2**20:.1f} MiB {name}" for name, size in by_dtype.items())
+
+
 def _render_audit(attempt: store.Attempt, console: Console) -> None:
     audit = attempt.audit
     assert audit is not None
     share = audit.trainable_params / audit.total_params
-    held = ", ".join(
-        f"{size / 2**20:.1f} MiB {name}" for name, size in audit.bytes_by_dtype.items()
-    )
+    held = _mib(audit.bytes_by_dtype)
     adapted = ", ".join(f"{name} × {count}" for name, count in audit.adapted_modules.items())
     lines = [
         f"trainable {audit.trainable_params:,} of {audit.total_params:,} ({share:.2%})",
         f"held: {held}",
+        *(f"  {part}: {_mib(by_dtype)}" for part, by_dtype in audit.bytes_by_part.items()),
         f"adapted: {adapted or 'none'}; layers recomputed in step 1: {audit.recomputed_layers}",
         *(f"PROBLEM: {problem}" for problem in audit.problems),
         *(f"warning: {warning}" for warning in audit.warnings),

@@ -199,6 +199,19 @@ def load_spec(kind: type[S], path: Path) -> S:
     return spec
 
 
+def load_named(kind: type[S], name: str) -> S:
+    """The model, method, dataset or target of that name in suites/.
+
+    Raises UserError with the names that there are.
+    """
+    folder = Path("suites") / f"{kind.__name__.removesuffix('Spec').lower()}s"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        known = [p.stem for p in folder.glob("*.yaml")]
+        raise UserError(f"no file {shown(path)}. {nearest(name, known)}")
+    return load_spec(kind, path)
+
+
 def _resolve(
     kind: type[S],
     entries: Sequence[str | Reference],

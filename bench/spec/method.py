@@ -38,11 +38,18 @@ class AdapterSpec(Spec):
 class QuantizationSpec(Spec):
     """bitsandbytes quantisation of the frozen base."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"experts_at_once"})
+
     bits: Literal[4, 8] = 4
     quant_type: Literal["nf4", "fp4"] = "nf4"
     double_quant: bool = True
     compute_dtype: Dtype = "bf16"
     storage_dtype: Literal["uint8", "bf16", "fp16", "fp32"] = "uint8"
+    experts_at_once: Positive | None = Field(
+        None,
+        description="Fused 4-bit experts unpacked at a time; null: a layer's. Fewer need less "
+        "memory and more kernel launches.",
+    )
 
 
 # Kinds that train nothing, and those of them that don't even look at a model.

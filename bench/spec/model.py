@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from bench.spec.base import Positive, Slug, Spec
 
@@ -50,15 +50,31 @@ class TinyWeights(Spec):
 
 
 class RandomWeights(Spec):
-    """Random weights at the real shapes: memory and speed are real, quality is meaningless."""
+    """Random weights at the real shapes, nothing downloaded: memory and speed are real, quality is
+    meaningless.  `weights: random` is short for them.
+    """
+
+    later: ClassVar[frozenset[str]] = frozenset({"corpus", "columns", "vocab_size"})
 
     kind: Literal["random"]
     seed: int = 0
+    corpus: str | None = Field(
+        None, description="JSONL file to train a tokenizer on; without it a token is a byte."
+    )
+    columns: tuple[str, ...] = Field(("message", "reply"), description="Texts of the corpus.")
+    vocab_size: Positive = Field(8192, description="Of that tokenizer, not of the model.")
 
 
-Weights = Annotated[
+def _spelt_out(weights: Any) -> Any:
+    return {"kind": "random"} if weights == "random" else weights
+
+
+Kinds = Annotated[
     HubWeights | PathWeights | PackageWeights | TinyWeights | RandomWeights,
     Field(discriminator="kind"),
+]
+Weights = Annotated[
+    Kinds, BeforeValidator(_spelt_out, json_schema_input_type=Kinds | Literal["random"])
 ]
 
 

@@ -7,6 +7,7 @@ stay in predictions.jsonl: an interrupted phase goes on where it stopped.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from bench import cache
 from bench.errors import UserError
 from bench.record import Prediction, Status
 from bench.spec import Cell
-from bench.store import append_line, read_lines
-from bench.worker import data, few_shot, load
+from bench.store import append_line, read_lines, write_json
+from bench.worker import audit, data, few_shot, load
 from bench.worker.data import Row
+from bench.worker.proof import batches
 from bench.worker.recorder import Recorder, synchronize
 
 Ending = tuple[Status, str | None, dict[str, Any]]
@@ -38,6 +40,10 @@ def generate(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
         rows = data.sample(everything, cell.budget.max_test_rows)
         model = load.model(cell, trained).eval()
         model.config.use_cache = True
+    proof = audit.loaded(cell, model, cell.method.autocast or cell.method.dtype)
+    if not cell.method.trains:
+        proof.stage = "generate"
+        write_json(attempt / "audit.json", proof)
     work = _Work(cell, model, tokenizer, path)
     recorder.emit({"event": "plan", "t": time.time(), "rows": len(rows)})
     facts: dict[str, Any] = {
@@ -50,10 +56,11 @@ def generate(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
     }
     with recorder.stage("generate"):
         seconds = work.run(few_shot.prompted(cell, rows), recorder)
-    facts |= work.totals() | {"generate_s": seconds}
+    facts |= work.totals() | {"generate_s": seconds, "paddings": dict(work.paddings)}
+    problems = [*proof.problems, *work.problems()]
     if facts["adapter_changes_logits"] is False:
-        return Status.INVALID, "switching the adapter off changes no logit: it isn't in use", facts
-    return Status.OK, None, facts
+        problems.append("switching the adapter off changes no logit: it isn't in use")
+    return (Status.INVALID if problems else Status.OK), "; ".join(problems) or None, facts
 
 
 def _trained_folder(cell: Cell, attempt: Path) -> Path | None:
@@ -76,6 +83,7 @@ class _Work:
         self.model = model
         self.tokenizer = tokenizer
         self.path = path
+        self.paddings: Counter[str] = Counter()
         self.settings = greedy(model, tokenizer, cell.budget.max_new_tokens)
         # Chat models ship sampling settings and repetition penalties that would leak in otherwise
         model.generation_config = self.settings
@@ -114,6 +122,7 @@ class _Work:
         batch = {
             name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")
         }
+        self.paddings.update(batches.padding(batch["attention_mask"]))
         with torch.inference_mode():
             output = self.model.generate(**batch, generation_config=self.settings)
         new = output[:, batch["input_ids"].shape[1] :].tolist()
@@ -148,6 +157,11 @@ class _Work:
         text = self.tokenizer.decode(answer, skip_special_tokens=True)
         opened = data.opens_thinking(self.tokenizer, self.cell, row)
         return f"{data.THOUGHT}{text}" if opened else str(text)
+
+    def problems(self) -> list[str]:
+        """Text after padding on the right would go on from the padding."""
+        right = self.paddings["right_padding"]
+        return [f"{right} padding tokens stood right of the prompts"] if right else []
 
     def totals(self) -> dict[str, int]:
         rows = read_lines(self.path)

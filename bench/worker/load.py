@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from bench.errors import UserError
 from bench.spec import Cell, ModelSpec
-from bench.worker import methods, weights
+from bench.worker import experts4bit, methods, weights
+from bench.worker.proof import loading
 from bench.worker.strategies import single
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -25,8 +27,8 @@ def tokenizer(model: ModelSpec) -> Any:
 
     Raises UserError where the model is said to chat but its tokenizer has no chat template.
     """
-    place, revision = _guarded(model, lambda: weights.locate(model))
-    loaded = _guarded(model, lambda: AutoTokenizer.from_pretrained(place, revision=revision))
+    place, revision = guarded(model, lambda: weights.locate(model))
+    loaded = guarded(model, lambda: AutoTokenizer.from_pretrained(place, revision=revision))
     if model.chat and not loaded.chat_template:
         raise UserError(
             f"model {model.name}: `chat: true`, but its tokenizer has no chat template: "
@@ -46,8 +48,10 @@ def model(cell: Cell, trained: Path | None = None, strategy: Any = single) -> An
     dtype, attention and quantisation are explicit: defaults differ between versions.  `strategy`
     is the one that trains; a model that generates has its layers spread over the devices.
     """
+    from bench.worker import quantize
+
     method = methods.module(cell.method.kind)
-    place, revision = _guarded(cell.model, lambda: weights.locate(cell.model))
+    place, revision = guarded(cell.model, lambda: weights.locate(cell.model))
     if trained and method.REPLACES_BASE:
         place, revision = str(trained), None
     arguments: dict[str, Any] = {
@@ -57,7 +61,14 @@ def model(cell: Cell, trained: Path | None = None, strategy: Any = single) -> An
         **method.load_arguments(cell.method),
         **strategy.placement(cell),
     }
-    loaded = _guarded(cell.model, lambda: AutoModelForCausalLM.from_pretrained(place, **arguments))
+    if written := quantize.find(cell, arguments):
+        place = str(written)
+        arguments = quantize.reading_arguments(written, arguments)
+    with loading.host_peak() as peak:
+        loaded = guarded(cell.model, lambda: weights.load(cell.model, place, **arguments))
+    loaded.load_facts = loading.facts(loaded, arguments["dtype"], peak)
+    if cell.method.quantization:
+        experts4bit.set_at_once(loaded, cell.method.quantization.experts_at_once)
     strategy.check(loaded)
     keep_4bit_layout(loaded)
     loaded.config.use_cache = False
@@ -79,7 +90,7 @@ def keep_4bit_layout(loaded: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def _guarded(model_spec: ModelSpec, action: Any) -> Any:
+def guarded(model_spec: ModelSpec, action: Any) -> Any:
     """Turn the hub's many ways of saying no into one line."""
     try:
         return action()

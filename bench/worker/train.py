@@ -24,7 +24,7 @@ from bench.spec import Cell
 from bench.store import write_json
 from bench.worker import data, load, methods, ranks, shards, strategies
 from bench.worker.audit import Auditor
-from bench.worker.meter import Meter
+from bench.worker.meter import Diverged, Meter
 from bench.worker.methods import lora
 from bench.worker.recorder import Recorder, synchronize
 
@@ -55,18 +55,26 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
         examples = _Examples(cell, tokenizer)
         model = _model(cell)
         trainer = RecordingTrainer(cell, model, tokenizer, examples, recorder)
+    audit = trainer.auditor.before()
+    _write_audit(attempt, audit)
+    if audit.problems:
+        return *_verdict(audit), {}  # hours of training would not make it another cell
     if ranks.world() == 1:  # a sharded model can't run before the trainer has prepared it
         trainer.evaluate()
     with recorder.stage("train"):
-        trainer.train()
+        try:
+            trainer.train()
+        except Diverged:
+            if trainer.meter.totals["supervised_tokens"]:
+                raise  # else 0 ÷ 0 labels: the audit says so
     trainer.evaluate()
     with recorder.stage("save"):
         shards.settle(model)
-        audit = trainer.auditor.report(trainer.optimizer, trainer.settings(), trainer.model_wrapped)
         folder = cache.trained(attempt)
         _save(cell, trainer.model, folder)
-        if ranks.rank() == 0:
-            write_json(attempt / "audit.json", audit)
+        trainer.auditor.supervised_tokens = trainer.meter.totals["supervised_tokens"]
+        audit = trainer.auditor.report(trainer)
+        _write_audit(attempt, audit)
     facts = {
         **examples.facts(),
         **trainer.meter.facts(),
@@ -95,6 +103,11 @@ def _save(cell: Cell, model: Any, folder: Path) -> None:
             del model.config.distributed_config  # saving would gather again, and load as sharded
         methods.module(cell.method.kind).save(model, folder, state)
     ranks.barrier()
+
+
+def _write_audit(attempt: Path, audit: Audit) -> None:
+    if ranks.rank() == 0:
+        write_json(attempt / "audit.json", audit)
 
 
 def _verdict(audit: Audit) -> tuple[Status, str | None]:
@@ -217,6 +230,7 @@ class RecordingTrainer(SFTTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         self.meter.count(inputs)
+        self.auditor.saw(inputs)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.meter.add_loss(loss)
         return loss
@@ -310,6 +324,9 @@ class _Clock(TrainerCallback):
         if self.meter.step == 0:
             self.trainer.auditor.first_step_begins()
         self.meter.begin()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.trainer.auditor.before_update()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.end()

@@ -9,7 +9,7 @@ import importlib.util
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from filelock import FileLock
 from bench import cache
 from bench.errors import UserError
 from bench.spec import ModelSpec, PackageWeights, TinyWeights
+from bench.worker import random_weights
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -42,7 +43,16 @@ def locate(model: ModelSpec) -> tuple[str, str | None]:
         return str(_once(model, lambda folder: _from_gguf(model, weights, folder))), None
     if weights.kind == "tiny":
         return str(_once(model, lambda folder: _pretrain(model, weights, folder))), None
-    raise UserError(f"model {model.name}: random weights have no tokenizer to run with yet")
+    return str(_once(model, lambda folder: random_weights.write_tokenizer(model, folder))), None
+
+
+def load(model: ModelSpec, place: str, **arguments: Any) -> Any:
+    """`from_pretrained` of a folder or name; weights that are made on the fly have no files."""
+    from transformers import AutoModelForCausalLM
+
+    if model.weights.kind == "random" and not any(Path(place).glob("*.safetensors")):
+        return random_weights.load(model, **arguments)
+    return AutoModelForCausalLM.from_pretrained(place, **arguments)
 
 
 def _once(model: ModelSpec, make: Callable[[Path], None]) -> Path:
@@ -98,8 +108,8 @@ def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    texts = _texts(model, weights)
-    tokenizer = _tokenizer(texts, weights)
+    rows = texts(model, weights.corpus, weights.columns)
+    tokenizer = train_tokenizer(rows, weights.vocab_size)
     special = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
     settings: dict[str, Any] = {**model.config, **special, "pad_token_id": tokenizer.pad_token_id}
     settings["vocab_size"] = weights.vocab_size
@@ -108,7 +118,7 @@ def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
     network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
     network.train()
-    for batch in _batches(texts, weights):
+    for batch in _batches(rows, weights):
         inputs = tokenizer(batch, return_tensors="pt", padding=True, add_special_tokens=False)
         labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
         network(**inputs, labels=labels).loss.backward()
@@ -118,27 +128,26 @@ def _pretrain(model: ModelSpec, weights: TinyWeights, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _texts(model: ModelSpec, weights: TinyWeights) -> list[str]:
+def texts(model: ModelSpec, corpus: str, columns: Sequence[str]) -> list[str]:
+    """The texts of a JSONL file's columns.  Raises UserError where the file or one is missing."""
     try:
-        with open(weights.corpus, encoding="utf-8") as file:
+        with open(corpus, encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
-        return [row[column] for column in weights.columns for row in rows]
+        return [row[column] for column in columns for row in rows]
     except FileNotFoundError:
-        raise UserError(f"model {model.name}: no corpus {weights.corpus}") from None
+        raise UserError(f"model {model.name}: no corpus {corpus}") from None
     except KeyError as error:
-        raise UserError(
-            f"model {model.name}: corpus {weights.corpus} has no column {error}"
-        ) from None
+        raise UserError(f"model {model.name}: corpus {corpus} has no column {error}") from None
 
 
-def _batches(texts: list[str], weights: TinyWeights) -> Iterator[list[str]]:
+def _batches(rows: list[str], weights: TinyWeights) -> Iterator[list[str]]:
     order = random.Random(weights.seed)
     for _ in range(weights.steps):
-        yield [text + "<|end|>" for text in order.sample(texts, min(16, len(texts)))]
+        yield [text + "<|end|>" for text in order.sample(rows, min(16, len(rows)))]
 
 
-def _tokenizer(texts: list[str], weights: TinyWeights) -> Any:
-    """A byte-level BPE with a chat template, trained on the corpus."""
+def train_tokenizer(rows: list[str], vocab_size: int) -> Any:
+    """A byte-level BPE with a chat template, trained on the texts; without any, bytes alone."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -146,12 +155,12 @@ def _tokenizer(texts: list[str], weights: TinyWeights) -> Any:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=weights.vocab_size,
+        vocab_size=vocab_size,
         special_tokens=SPECIAL_TOKENS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(texts, trainer)
+    bpe.train_from_iterator(rows, trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, pad_token="<pad>", eos_token="<|end|>"
     )

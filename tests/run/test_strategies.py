@@ -69,7 +69,7 @@ def _rows(done: dict[tuple[Any, ...], Trained]) -> Iterator[str]:
         single = done.get((model, method, "single", parts))
         if single is None or not one.attempt.steps:
             continue
-        held = max(one.audit.rank_bytes) / max(single.audit.rank_bytes)
+        held = max(one.audit.bytes_by_rank) / max(single.audit.bytes_by_rank)
         host = (one.record.memory["load"].host_bytes or 0) / 2**20
         yield (
             f"| {model} | {method} | {strategy} | {one.step_s / single.step_s:.2f} | {held:.2f} "
@@ -115,7 +115,7 @@ def _counted_once(single: Trained, several: Trained) -> None:
 
 
 def _is_what_it_is_called(single: Trained, several: Trained, strategy: str) -> None:
-    whole, audit = single.audit.rank_bytes[0], several.audit
+    whole, audit = single.audit.bytes_by_rank[0], several.audit
     assert audit.wrapper == WRAPPER.get(strategy, audit.wrapper)
     assert strategy != "fsdp" or audit.wrapper not in WRAPPER.values()
     assert audit.quantized_params == single.audit.quantized_params
@@ -126,10 +126,10 @@ def _is_what_it_is_called(single: Trained, several: Trained, strategy: str) -> N
     share = state / sum(single.audit.optimizer_state_bytes.values())
     if strategy in SHARDED:
         assert audit.sharded_tensors and audit.sharded_tensors >= (audit.trainable_tensors or 0)
-        assert all(held < 0.51 * whole for held in audit.rank_bytes)
-        assert sum(audit.rank_bytes) >= whole
+        assert all(held < 0.51 * whole for held in audit.bytes_by_rank)
+        assert sum(audit.bytes_by_rank) >= whole
     else:
-        assert audit.sharded_tensors == 0 and audit.rank_bytes == [whole, whole]
+        assert audit.sharded_tensors == 0 and audit.bytes_by_rank == [whole, whole]
     assert share == pytest.approx(1.0 if strategy == "ddp" else 0.5, rel=0.02)
 
 

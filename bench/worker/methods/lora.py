@@ -22,6 +22,8 @@ def adapt(model: Any, method: MethodSpec) -> Any:
     """
     from peft import LoraConfig, get_peft_model
 
+    from bench.worker import experts4bit
+
     adapter = method.adapter
     assert adapter is not None  # checked by MethodSpec
     targets = target_modules(model, adapter)
@@ -36,6 +38,7 @@ def adapt(model: Any, method: MethodSpec) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
+    experts4bit.register(config)
     adapted = get_peft_model(model, config, autocast_adapter_dtype=False)
     _check_targets(adapted, method, targets)
     set_adapter_dtype(adapted, method)
@@ -60,8 +63,28 @@ def target_modules(model: Any, adapter: AdapterSpec) -> list[str]:
         if isinstance(module, torch.nn.Linear) and module is not head
     }
     if any(name.endswith("experts.gate_up_proj") for name, _ in model.named_parameters()):
-        names |= {"gate_proj", "up_proj", "down_proj"}
+        names |= _unfused_names(model)
     return sorted(names - set(adapter.exclude_modules))
+
+
+def _unfused_names(model: Any) -> set[str]:
+    """What peft calls the layers that a family's experts are fused from, e.g. w1, w2 and w3.
+
+    Raises UserError for a family that peft has no names for.
+    """
+    import peft.utils.transformers_weight_conversion as peft_conversion
+
+    conversion: Any = peft_conversion  # its tables have no public names
+    kind = model.config.model_type
+    family = conversion._MODEL_TO_CONVERSION_PATTERN.get(kind, kind)
+    names = conversion._MOE_TARGET_MODULE_MAPPING.get(family)
+    if names is None:
+        raise UserError(
+            f"peft has no names for the fused experts of {kind}: instead of all-linear, set "
+            "target_modules to the names of the linear layers and target_parameters to "
+            "[experts.gate_up_proj, experts.down_proj]"
+        )
+    return {name for name, target in names.items() if target in ("gate_up_proj", "down_proj")}
 
 
 def set_adapter_dtype(model: Any, method: MethodSpec) -> None:
@@ -88,10 +111,13 @@ def load_trained(model: Any, folder: Path) -> Any:
 
     Raises UserError where keys don't match: peft only warns, and answers as the base would.
     """
-    from peft import PeftModel
+    from peft import PeftConfig, PeftModel
     from peft.utils import load_peft_weights
 
-    adapted = PeftModel.from_pretrained(model, folder, autocast_adapter_dtype=False)
+    from bench.worker import experts4bit
+
+    config = experts4bit.register(PeftConfig.from_pretrained(str(folder)))
+    adapted = PeftModel.from_pretrained(model, folder, config=config, autocast_adapter_dtype=False)
     saved = set(load_peft_weights(str(folder), device="cpu"))
     held = {
         name.replace(".default", "")

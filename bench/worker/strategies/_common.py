@@ -29,6 +29,17 @@ def loading(cell: Cell) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def keep_no_casts() -> None:
+    """Switch off autocast's cache: it holds a 16-bit copy of each weight until the forward ends.
+
+    Where each layer is gathered in its turn and given up again, that is the whole model at last.
+    torch.autocast, and so accelerate's and DeepSpeed's, starts from this switch.
+    """
+    import torch
+
+    torch.set_autocast_cache_enabled(False)
+
+
 def shard(model: Any, cell: Cell) -> None:
     """Nothing to spread."""
 

@@ -11,11 +11,19 @@ no attribute 'compress_statistics'), so each rank quantises tensor by tensor as 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from bench.spec import Cell
 from bench.worker import ranks, shards
-from bench.worker.strategies._common import check, gloo, loading, own_device, too_few, trained_dtype
+from bench.worker.strategies._common import (
+    check,
+    gloo,
+    keep_no_casts,
+    own_device,
+    too_few,
+    trained_dtype,
+)
 
 __all__ = ["arguments", "check", "loading", "placement", "problems", "shard", "supports"]
 
@@ -45,6 +53,11 @@ def _quantized(cell: Cell) -> str | None:
     return None
 
 
+def loading(cell: Cell) -> AbstractContextManager[None]:
+    keep_no_casts()
+    return nullcontext()
+
+
 def placement(cell: Cell) -> dict[str, Any]:
     if not cell.method.quantization:
         from transformers.distributed.configuration_utils import DistributedConfig
@@ -69,7 +82,7 @@ def shard(model: Any, cell: Cell) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
-    from bench.worker.audit import decoder_layers
+    from bench.worker.proof.weights import decoder_layers
 
     base = model.get_base_model() if cell.method.adapter else model
     more: dict[str, Any] = {"mesh": init_device_mesh(cell.target.device, (ranks.world(),))}

@@ -15,7 +15,7 @@ from typing import Any
 from bench.spec import Cell
 from bench.worker import shards
 from bench.worker.strategies import _zero
-from bench.worker.strategies._common import check, own_device
+from bench.worker.strategies._common import check, keep_no_casts, own_device
 
 __all__ = ["arguments", "check", "loading", "placement", "problems", "shard", "supports"]
 
@@ -33,6 +33,7 @@ def placement(cell: Cell) -> dict[str, Any]:
 @contextmanager
 def loading(cell: Cell) -> Iterator[None]:
     _zero.join(cell)
+    keep_no_casts()
     if cell.method.quantization:
         yield
         return
