@@ -106,4 +106,5 @@ def _quantization(method: MethodSpec) -> Quantization | None:
         quant_type=found.quant_type,
         double_quant=found.double_quant,
         compute_dtype=found.compute_dtype,
+        experts=found.bits == 4,
     )

@@ -39,6 +39,8 @@ def convert(
         _replace_plain(model, quantization)
     with torch.device(device):
         _fill(model, quantization, dtype)
+    if quantization.experts and quantization.bits == 4:
+        _pack_experts(model, quantization)
     model.requires_grad_(False)
     model.is_quantized = True  # type: ignore[assignment]
     if quantization.kbit_preparation:
@@ -73,6 +75,18 @@ def _with_bitsandbytes(model: nn.Module, quantization: Quantization) -> nn.Modul
     model.is_loaded_in_4bit, model.is_loaded_in_8bit = four, not four  # type: ignore[assignment]
     model.quantization_method = QuantizationMethod.BITS_AND_BYTES  # type: ignore[assignment]
     return model
+
+
+def _pack_experts(model: nn.Module, quantization: Quantization) -> None:
+    """The worker's own 4-bit storage of fused experts; raises CannotBuild where it refuses."""
+    from bench.fit.build import CannotBuild
+    from bench.worker import experts4bit
+
+    layout = experts4bit.Layout(quantization.quant_type, _COMPUTE[quantization.compute_dtype])
+    try:
+        experts4bit.convert(model, layout, quantization.double_quant)
+    except ValueError as error:
+        raise CannotBuild(f"fused experts can't be held in 4 bit: {error}") from error
 
 
 def _replace_plain(model: nn.Module, quantization: Quantization) -> None:
