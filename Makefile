@@ -4,13 +4,18 @@
 # make test               run the tests
 # make test-strategies    every method under every strategy, in two processes; minutes
 # make lint               ruff and mypy
+# make test-scale         time the report of 2,000 cells
+# make gpu-check          real steps at real shapes on this GPU, beside predictions
+# make accuracy           predict published runs: CASES=….jsonl (models.json beside it)
 SUITE ?= quick
 PYTHON ?= python3
+GPU_CHECK ?= results/gpu-check.jsonl
+CASES ?= ../shared/cases/vram_measured.jsonl
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: setup bench report test test-strategies lint schema clean
+.PHONY: setup bench report test test-strategies test-scale lint schema accuracy gpu-check clean
 
 setup: $(READY)
 
@@ -34,6 +39,9 @@ test: setup
 test-strategies: setup
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "matrix or not matrix" tests/run/test_strategies.py tests/run/test_ranks.py
 
+test-scale: setup
+	ADAPTBENCH_SCALE=2000 $(BIN)/python -m pytest -s tests/report/test_scale.py
+
 lint: setup
 	$(BIN)/ruff check bench tests data
 	$(BIN)/ruff format --check bench tests data
@@ -41,6 +49,14 @@ lint: setup
 
 schema: setup
 	$(BIN)/python -m bench.schema
+
+accuracy: setup
+	@test -f "$(CASES)" || { echo "no file $(CASES): make accuracy CASES=path/to/cases.jsonl, \
+	with models.json beside it"; exit 2; }
+	$(BIN)/bench accuracy "$(CASES)" --models "$(dir $(CASES))models.json"
+
+gpu-check: setup
+	@$(BIN)/python -m bench.fit gpu-check --out $(GPU_CHECK)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

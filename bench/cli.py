@@ -117,22 +117,69 @@ def plan(
         console.print(remark, markup=False, soft_wrap=True)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def fit(
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A name in suites/models, or a config.json.")],
+@app.command()
+def fit(  # noqa: PLR0913, PLR0917 - a command's options
+    model: Annotated[str, typer.Argument(help="A name in suites/models, a config.json, a hub id.")],
     method: Annotated[str, typer.Option(help="A name in suites/methods.")] = "qlora",
     target: Annotated[str | None, typer.Option(help="Without it: all of suites/targets.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="E.g. h100-80gb, instead of --target.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="How many of them (1).")] = None,
+    host_ram: Annotated[float | None, typer.Option(help="GiB of the node, with --gpu.")] = None,
+    strategy: Annotated[
+        str, typer.Option(help="auto, single, ddp, fsdp, zero2, zero3; +offload after the last 3.")
+    ] = "auto",
+    seq_len: Annotated[int, typer.Option(help="Tokens of the longest sequence.")] = 1024,
+    micro_batch: Annotated[str, typer.Option(help="A number, or max.")] = "1",
+    global_batch: Annotated[int | None, typer.Option(help="Sequences of one update.")] = None,
+    packed: Annotated[
+        bool | None, typer.Option("--packed/--padded", help="Packed: flash attention, no mask.")
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="E.g. adamw_8bit.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Of the adapters.")] = None,
+    target_modules: Annotated[
+        str | None, typer.Option(help="all-linear, or names with commas between.")
+    ] = None,
+    adapter_dtype: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    base_dtype: Annotated[str | None, typer.Option(help="fp32, bf16 or fp16.")] = None,
+    attention: Annotated[str | None, typer.Option(help="eager, sdpa or flash_attention_2.")] = None,
+    bits: Annotated[int | None, typer.Option(help="4 or 8, of a quantised base.")] = None,
+    double_quant: Annotated[
+        bool | None, typer.Option("--double-quant/--no-double-quant", help="Quantise scales too.")
+    ] = None,
+    grad_checkpointing: Annotated[
+        bool | None, typer.Option("--grad-checkpointing/--no-grad-checkpointing")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict whether one configuration fits, and what would make it fit.
 
-    Further options: --seq-len --micro-batch N|max --strategy --optimizer --rank
-    --grad-checkpointing/--no-grad-checkpointing --packed.
+    Options that aren't given are as in the method's file.
     """
-    more = ["--target", target] if target else []
-    more += ["--json"] if as_json else []
-    raise typer.Exit(_fit("fit", model, "--method", method, *more, *context.args))
+    told = {name: value for name, value in locals().items() if name not in ("model", "as_json")}
+    more = [flag for name, value in told.items() for flag in _flags(name, value)]
+    raise typer.Exit(_fit("fit", model, *more, *(["--json"] if as_json else [])))
+
+
+@app.command()
+def accuracy(
+    cases: Annotated[Path, typer.Argument(help="Measured runs, a JSON object a line.")],
+    models: Annotated[Path, typer.Option(help="The dimensions of their models, JSON.")],
+    as_json: Json = False,
+) -> None:
+    """Predict published measurements and say how far off the predictions are."""
+    more = ["--json"] if as_json else []
+    raise typer.Exit(_fit("accuracy", str(cases), "--models", str(models), *more))
+
+
+@app.command()
+def calibrate(
+    results: Annotated[Path, typer.Argument(help="Folder that holds the results.")] = Path(
+        "results"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Say what measured runs make of the predictor's constants; writes nothing."""
+    raise typer.Exit(_fit("calibrate", str(results), *(["--json"] if as_json else [])))
 
 
 @app.command()
@@ -160,20 +207,95 @@ def run(
         console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
     _plan_missing(Path(found.path), only, runnable, results)
     failed = _run_cells(runnable, results, fresh, run_anyway)
-    from bench.report.build import build
+    from bench.report.build import CLAIMS, build
 
-    console.print(f"report: {build(results, found.name)}", markup=False, soft_wrap=True)
+    path = build(results, found.name, claims_folder=CLAIMS)
+    console.print(f"report: {path.with_name('index.html')}", markup=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 
 
 @app.command()
-def report(suite: SuiteName, results: Results = Path("results")) -> None:
-    """Redraw tables and charts from results/ alone."""
-    from bench.report.build import build
+def report(  # noqa: PLR0913, PLR0917 - typer makes an option of each
+    suite: SuiteName,
+    results: Results = Path("results"),
+    max_usd: Annotated[float | None, typer.Option(help="Of one run, all phases.")] = None,
+    max_hours: Annotated[float | None, typer.Option(help="Of one run, all phases.")] = None,
+    targets: Annotated[str | None, typer.Option(help="Machines you can have: a,b.")] = None,
+    min_score: Annotated[float | None, typer.Option(help="Of the first metric.")] = None,
+    max_loss_vs_full: Annotated[float | None, typer.Option(help="In the metric's units.")] = None,
+    monthly_tokens: Annotated[float | None, typer.Option(help="Tokens to be served.")] = None,
+    max_latency_ms: Annotated[float | None, typer.Option(help="First token, p95.")] = None,
+) -> None:
+    """Redraw page, tables and charts from results/; constraints replace the suite's own."""
+    from pydantic import ValidationError
 
-    name = Path(suite).stem
-    console.print(f"report: {build(results, name)}", markup=False, soft_wrap=True)
+    from bench.document import explain_first
+    from bench.report.build import CLAIMS, build
+    from bench.spec import Constraints
+
+    asked = {
+        "max_usd": max_usd,
+        "max_hours": max_hours,
+        "targets": tuple(filter(None, (targets or "").split(","))) or None,
+        "min_score": min_score,
+        "max_loss_vs_full": max_loss_vs_full,
+        "monthly_tokens": monthly_tokens,
+        "max_latency_ms": max_latency_ms,
+    }
+    given = {key: value for key, value in asked.items() if value is not None}
+    try:
+        constraints = Constraints.model_validate(given) if given else None
+    except ValidationError as error:
+        raise UserError(f"constraints: {explain_first(Constraints, error)}") from None
+    path = build(results, Path(suite).stem, constraints, CLAIMS)
+    console.print(f"report: {path.with_name('index.html')}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="A suite, or a folder results/<suite>.")],
+    b: Annotated[str, typer.Argument(help="What is held against it.")],
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """What changed from A to B, whether beyond noise, and whether they may be compared at all."""
+    from bench.report import changes
+
+    found = changes.changes(changes.load(a, results), changes.load(b, results))
+    made = changes.table(found)
+    if as_json:
+        lists = {"obstacles": found.obstacles, "only_a": found.only_a, "only_b": found.only_b}
+        console.print_json(json.dumps({"changes": made.to_dict("records")} | lists))
+        return
+    table = Table(*made.columns)
+    for line in made.itertuples(index=False):
+        table.add_row(*map(str, line))
+    console.print(table)
+    for name, only in (("A", found.only_a), ("B", found.only_b)):
+        if only:
+            console.print(f"only in {name}: {', '.join(only)}", markup=False)
+    for obstacle in found.obstacles:
+        errors.print(f"careful: {obstacle}", markup=False, soft_wrap=True, style="yellow")
+
+
+@app.command()
+def export(
+    suite: SuiteName,
+    parquet: Annotated[Path | None, typer.Option(help="A file to write.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="A file to write.")] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Write one row a cell for your own dashboards: all scores, times, costs, peaks, plans."""
+    from bench.report import export as exports
+
+    if parquet is None and csv is None:
+        raise UserError("say where to: --parquet FILE or --csv FILE")
+    made = exports.table(results, Path(suite).stem)
+    for file, write in ((parquet, exports.parquet), (csv, exports.csv)):
+        if file is not None:
+            write(made, file)
+            console.print(f"{file}: {len(made)} cells", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -228,6 +350,18 @@ def add_model(
 
 
 # ---------------------------------------------------------------- helpers
+
+
+def _flags(name: str, value: Any) -> list[str]:
+    """An option as bench.fit spells it; nothing where it wasn't given."""
+    flag = name.replace("_", "-")
+    if value is None:
+        return []
+    if name == "packed":
+        return ["--packed" if value else "--padded"]
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}={value}"]
 
 
 def _fit(*arguments: str) -> int:

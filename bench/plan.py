@@ -88,6 +88,7 @@ class Plan(Record):
     strategy: str
     offload_params: bool = False
     offload_optimizer: bool = False
+    quantized: bool = False
     micro_batch: int
     device_bytes: int | None = Field(None, description="Reserved plus context: the driver's view.")
     device_high_bytes: int | None = None

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from bench.spec import DatasetSpec, MethodSpec, ModelSpec, SuiteFile, TargetSpec
+from bench.spec import ClaimFile, DatasetSpec, MethodSpec, ModelSpec, SuiteFile, TargetSpec
 
 FOLDER = Path("suites/schema")
 
@@ -25,6 +25,7 @@ TYPES: dict[str, type[BaseModel]] = {
     "method.json": MethodSpec,
     "dataset.json": DatasetSpec,
     "target.json": TargetSpec,
+    "claim.json": ClaimFile,
 }
 
 

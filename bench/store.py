@@ -10,6 +10,7 @@ A finished record is never overwritten; a torn last line of a JSONL file is skip
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -50,20 +51,32 @@ def write_json(path: Path, value: BaseModel | dict[str, Any]) -> None:
     text = json.dumps(finite(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)  # a full disk: half a file helps nobody
+        error.filename = str(path)
+        raise
 
 
 def append_line(path: Path, value: BaseModel | dict[str, Any]) -> None:
-    """Append one JSON line with one write, so that lines of a killed process stay whole."""
+    """Append one JSON line with one write, so that lines of a killed process stay whole.
+
+    Raises OSError where the disk is full, even if half of the line still went in.
+    """
     data = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    line = json.dumps(finite(data), ensure_ascii=False, allow_nan=False) + "\n"
+    line = (json.dumps(finite(data), ensure_ascii=False, allow_nan=False) + "\n").encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, line.encode())
+        if os.write(descriptor, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    except OSError as error:
+        error.filename = str(path)  # a write's own error names no file
+        raise
     finally:
         os.close(descriptor)
 

@@ -161,6 +161,7 @@ class _Point:
                 seed=seed,
                 converged=self.written.converged,
                 comparison=self.written.comparison,
+                constraints=self.written.constraints,
             )
 
 

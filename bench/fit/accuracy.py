@@ -1,6 +1,6 @@
 """Predicts published measurements and says how far off it is.
 
-    python -m bench.fit accuracy CASES.jsonl --models MODELS.json [--json] [--cache DIR]
+    bench accuracy CASES.jsonl --models MODELS.json [--json]
 
 Allocated figures are compared with predicted allocated bytes, reserved ones with the replayed
 reservation, those that a driver or dashboard shows with that plus the CUDA context.
@@ -8,14 +8,23 @@ reservation, those that a driver or dashboard shows with that plus the CUDA cont
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
+import multiprocessing
+import os
 import statistics
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from bench.errors import UserError
 from bench.fit.cache import Cache
 from bench.fit.cases import request_of
 from bench.fit.constants import constant
@@ -43,7 +52,8 @@ class Outcome:
 
     @property
     def right_call(self) -> bool:
-        return (self.outcome == "fits") == (self.called == "fits")
+        """What couldn't be predicted is no right call."""
+        return self.called != "unknown" and (self.outcome == "fits") == (self.called == "fits")
 
 
 def figure_kind(row: Row) -> str:
@@ -188,16 +198,64 @@ def _line(name: str, stats: dict[str, Any]) -> str:
     )
 
 
-def run(cases: Path, models: Path, cache: Cache, progress: bool = True) -> list[Outcome]:
-    """Every case of a file."""
-    known = json.loads(models.read_text())
+def run(
+    cases: Path, models: Path, cache: Cache, progress: bool = True, processes: int | None = None
+) -> list[Outcome]:
+    """Every case of a file, in its order; cases are independent, so they are spread.
+
+    Raises UserError if a file is missing or isn't of the format.
+    """
+    rows, known = read_cases(cases), read_models(models)
+    count = processes or min(len(rows), os.cpu_count() or 1)
     outcomes = []
-    for line in cases.read_text().splitlines():
-        if line.strip():
-            outcomes.append(predict_case(json.loads(line), known, cache))
+    with multiprocessing.get_context("spawn").Pool(count, maxtasksperchild=8) as pool:
+        for outcome in pool.imap(functools.partial(_one, models=known, cache=cache), rows):
+            outcomes.append(outcome)
             if progress:
-                print(_progress(outcomes[-1]), flush=True)
+                print(_progress(outcome), file=sys.stderr, flush=True)
     return outcomes
+
+
+def _one(row: Row, models: dict[str, Row], cache: Cache) -> Outcome:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    return predict_case(row, models, cache)
+
+
+def read_cases(path: Path) -> list[Row]:
+    """Rows of a JSONL file."""
+    rows = []
+    for number, line in enumerate(_text(path).splitlines(), start=1):
+        if line.strip():
+            rows.append(_parsed(line, f"{path}:{number}"))
+            missing = {"id", "family", "model", "method", "micro_batch", "seq_len"} - set(rows[-1])
+            if missing:
+                raise UserError(f"{path}:{number}: a case needs {', '.join(sorted(missing))}")
+    if not rows:
+        raise UserError(f"{path}: no cases")
+    return rows
+
+
+def read_models(path: Path) -> dict[str, Row]:
+    return _parsed(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+
+
+def _parsed(text: str, where: str) -> Row:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: an object is expected")
+    return found
 
 
 def _progress(o: Outcome) -> str:

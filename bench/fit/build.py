@@ -74,16 +74,19 @@ def model_config(config: dict[str, Any]) -> Any:
 
 
 def _attention_name(name: str) -> str:
-    """flash_attention_2 isn't installed here: a stand-in calls torch's flash operator."""
+    """flash_attention_2 isn't installed here: a stand-in calls torch's flash operator.
+
+    Its name must not hold "flash": transformers would ask for that library's kernels.
+    """
     if name != "flash_attention_2":
         return name
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import AttentionMaskInterface
 
-    AttentionInterface.register("bench_flash", sdpa_attention_forward)
-    AttentionMaskInterface.register("bench_flash", lambda *_, **__: None)
-    return "bench_flash"
+    AttentionInterface.register("bench_packed", sdpa_attention_forward)
+    AttentionMaskInterface.register("bench_packed", lambda *_, **__: None)
+    return "bench_packed"
 
 
 # ---------------------------------------------------------------- adapters

@@ -91,6 +91,7 @@ def config_of(model: Row) -> Row:
         config.pop("num_experts", None)
     if family == "falcon":
         new = bool(config.get("new_decoder_architecture"))
+        config.pop("head_dim", None)  # transformers' class derives it, and can't be told
         config.update(
             num_kv_heads=config.pop("num_key_value_heads", None),
             multi_query=not new,

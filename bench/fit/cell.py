@@ -75,8 +75,7 @@ def sharding_of(strategy: Strategy, method: MethodSpec, target: TargetSpec) -> S
         devices_per_node=target.devices,
         offload_params=strategy.offload_params,
         offload_optimizer=strategy.offload_optimizer,
-        fp32_master=zero and method.dtype != "fp32",
-        memory_efficient_load=method.quantization is None,
+        fp32_master=zero,
     )
 
 
@@ -107,4 +106,5 @@ def _quantization(method: MethodSpec) -> Quantization | None:
         quant_type=found.quant_type,
         double_quant=found.double_quant,
         compute_dtype=found.compute_dtype,
+        experts=found.bits == 4,
     )

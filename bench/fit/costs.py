@@ -2,8 +2,8 @@
 
 Counted on the same trace as memory, so recomputation by checkpointing and dequantisation are in.
 torch's own formulas cover matrix products and attention; they silently count nothing for
-bitsandbytes' 4-bit product (QLoRA at 7B: 35.6 instead of 62.1 TFLOP a step) and for grouped
-products (mixtures of experts), which are added here.
+bitsandbytes' products (QLoRA at 7B: 35.6 instead of 62.1 TFLOP a step) and for grouped products
+(mixtures of experts), which are added here.
 """
 
 from __future__ import annotations
@@ -91,6 +91,9 @@ def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     if name == "bitsandbytes::gemm_4bit":
         rows = args[0].numel() // args[0].shape[-1]
         return 2 * rows * args[2][0] * args[2][1]
+    if name == "bitsandbytes::int8_scaled_mm":
+        rows = args[0].numel() // args[0].shape[-1]
+        return int(2 * rows * args[0].shape[-1] * args[1].shape[0])
     if name == "aten::_grouped_mm":
         return _grouped(args[0], args[1])
     formula = flop_registry.get(func._overloadpacket)

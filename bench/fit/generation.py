@@ -47,7 +47,7 @@ def deployed(request: Request) -> Request:
     """The weights of a request, without how they were trained."""
     return Request(
         config=request.config,
-        method=request.method,
+        method=request.method if request.adapter else "base",
         tree=request.tree,
         dtype=request.autocast or request.dtype,
         attention=request.attention,
@@ -77,6 +77,7 @@ def _decode(model: nn.Module, tracer: Tracer, decoding: Decoding) -> None:
     mask = torch.ones_like(ids)
     out: Any = model(input_ids=ids, attention_mask=mask, use_cache=True, logits_to_keep=1)
     cache = out.past_key_values
+    tracer.leave_layers()
     del out
     if decoding.new > 2:
         tracer.start_phase("generate/cache")
@@ -90,6 +91,7 @@ def _decode(model: nn.Module, tracer: Tracer, decoding: Decoding) -> None:
         use_cache=True,
         logits_to_keep=1,
     )
+    tracer.leave_layers()  # the cache dies
 
 
 def _grow(cache: Any, positions: int) -> None:
@@ -99,3 +101,4 @@ def _grow(cache: Any, positions: int) -> None:
         shape = (batch, heads, positions, width)
         keys, values = layer.keys.new_empty(shape), layer.values.new_empty(shape)
         cache.update(keys, values, index)
+        del keys, values  # else they die among the next layer's events

@@ -10,7 +10,9 @@ makes CUDA's choice (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, sm80 
   at full head count (flash_attn/flash_api.cpp, mha_bwd);
 * memory-efficient attention backward: fp32 delta (attention_backward.cu);
 * bitsandbytes gemm_4bit: above a few hundred rows it dequantises the weight and calls F.linear
-  (bitsandbytes/backends/cuda/ops.py, _gemm_4bit_use_custom_cuda).
+  (bitsandbytes/backends/cuda/ops.py, _gemm_4bit_use_custom_cuda);
+* bitsandbytes' 8-bit product: int32 and fp16 results beside the one returned; and with
+  transformers' default threshold the search for outliers: a 16-bit copy and a mask.
 """
 
 from __future__ import annotations
@@ -161,10 +163,24 @@ def _gemm_4bit(args: tuple[Any, ...]) -> int:
     return elements * inputs.element_size() + nested
 
 
+def _int8_quantise(args: tuple[Any, ...]) -> int:
+    """`A.abs() >= threshold` (backends/cuda/ops.py, int8_vectorwise_quant): fp16 and bool."""
+    return int(3 * args[0].numel())
+
+
+def _int8_product(args: tuple[Any, ...]) -> int:
+    """int32 product and its fp16 form, both alive while the input's dtype is made of them
+    (backends/default/ops.py, int8_scaled_mm).  For an fp16 input the last copy doesn't exist."""
+    rows = args[0].numel() // args[0].shape[-1]
+    return int(rows * args[1].shape[0] * (4 + 2))
+
+
 WORKSPACES: dict[str, Callable[[tuple[Any, ...]], int]] = {
     "aten._scaled_dot_product_flash_attention_backward.default": _flash_backward,
     "aten._scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
     "bitsandbytes.gemm_4bit.default": _gemm_4bit,
+    "bitsandbytes.int8_vectorwise_quant.default": _int8_quantise,
+    "bitsandbytes.int8_scaled_mm.default": _int8_product,
 }
 
 

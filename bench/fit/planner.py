@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from bench.fit.cache import Cache
 from bench.fit.cell import job_of_cell, request_of_cell
 from bench.fit.choices import best_strategy
 from bench.fit.predict import complete, predict
-from bench.fit.request import Request
+from bench.fit.request import Request, Sharding
 from bench.fit.suggest import Asked, changes
 from bench.plan import Plan
 from bench.spec import Cell, TargetSpec
@@ -100,11 +102,27 @@ def plan_cell(cell: Cell, targets: Sequence[TargetSpec], cache: Cache) -> Plan:
     plan, chosen = _trained(request, cell, auto, cache)
     plan = complete(plan, chosen, cell.target, cache, job)
     if plan.fits is False:
-        plan.changes = changes(Asked(chosen, job, cell.target), plan, targets, cache)
+        plan.changes = changes(Asked(chosen, job, cell.target, auto), plan, targets, cache)
     return plan
 
 
 def _trained(request: Request, cell: Cell, auto: bool, cache: Cache) -> tuple[Plan, Request]:
     if auto:
-        return best_strategy(request, cell.target, cache)
+        return best_strategy(request, cell.target, cache, lambda one: _allowed(cell, one))
     return predict(request, cell.target, cache), request
+
+
+def _allowed(cell: Cell, sharding: Sharding) -> bool:
+    """Whether the worker serves the cell so: same batch, and the strategy doesn't refuse."""
+    from bench.worker import strategies
+
+    strategy = {
+        "name": sharding.kind,
+        "offload_params": sharding.offload_params,
+        "offload_optimizer": sharding.offload_optimizer,
+    }
+    try:
+        tried = Cell.model_validate({**cell.model_dump(), "strategy": strategy})
+    except ValidationError:
+        return False
+    return strategies.module(tried).supports(tried) is None

@@ -14,6 +14,8 @@ from bench.fit.build import CannotBuild
 from bench.fit.cache import Cache
 from bench.fit.constants import constant
 from bench.fit.costs import Cost
+from bench.fit.floor import floor_bytes
+from bench.fit.generation import deployed
 from bench.fit.memory import costs_of
 from bench.fit.request import Decoding, Request, Sharding
 from bench.fit.steptime import Gpu, Weights, find_gpu, gpu_of, roofline_s, step_time
@@ -39,6 +41,7 @@ def predict(request: Request, target: TargetSpec, cache: Cache | None = None) ->
         offload_params=sharding.offload_params,
         offload_optimizer=sharding.offload_optimizer,
         micro_batch=request.micro_batch,
+        quantized=request.quantization is not None,
     )
     try:
         memory = (cache or Cache()).memory(request)
@@ -99,6 +102,8 @@ def _limits(plan: Plan, memory: StepMemory, target: TargetSpec) -> Iterator[Limi
         yield Limit(
             name="gpu", phase=memory.peak_phase, need_bytes=plan.device_bytes, have_bytes=have
         )
+        if whole := loaded_whole_bytes(plan, memory):
+            yield Limit(name="gpu", phase="load", need_bytes=whole, have_bytes=have)
     if target.host_ram_gib:
         loading = memory.host_load_bytes >= memory.host_bytes
         yield Limit(
@@ -107,6 +112,18 @@ def _limits(plan: Plan, memory: StepMemory, target: TargetSpec) -> Iterator[Limi
             need_bytes=memory.host_bytes,
             have_bytes=int(target.host_ram_gib * GIB),
         )
+
+
+def loaded_whole_bytes(plan: Plan, memory: StepMemory) -> int:
+    """What a rank's device holds while it loads, where that is the whole quantised model.
+
+    bitsandbytes can't quantise a shard: bench.worker.strategies fsdp and zero3 quantise the model
+    tensor by tensor on each rank's device, and keep their part of it afterwards.
+    """
+    sharded = plan.strategy.partition("+")[0] in ("fsdp", "zero3")
+    if not (sharded and plan.quantized):
+        return 0
+    return memory.held_bytes + int(constant("cuda_context_gib") * GIB)
 
 
 def _margin(plan: Plan, target: TargetSpec) -> list[str]:
@@ -135,7 +152,8 @@ def _add_generation(
     have = int((target.device_memory_gib or 0) * GIB)
     context = int(constant("cuda_context_gib") * GIB)
     found: GenerationMemory | None = None
-    for devices in dict.fromkeys((1, target.devices)):
+    alone = floor_bytes(deployed(request)) <= have
+    for devices in dict.fromkeys((1 if alone else target.devices, target.devices)):
         decoding = job.decoding.model_copy(update={"devices": devices})
         found = cache.generation(request, decoding)
         if found.allocated_bytes + context <= have:

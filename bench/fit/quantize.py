@@ -39,6 +39,8 @@ def convert(
         _replace_plain(model, quantization)
     with torch.device(device):
         _fill(model, quantization, dtype)
+    if quantization.experts and quantization.bits == 4:
+        _pack_experts(model, quantization)
     model.requires_grad_(False)
     model.is_quantized = True  # type: ignore[assignment]
     if quantization.kbit_preparation:
@@ -73,6 +75,18 @@ def _with_bitsandbytes(model: nn.Module, quantization: Quantization) -> nn.Modul
     model.is_loaded_in_4bit, model.is_loaded_in_8bit = four, not four  # type: ignore[assignment]
     model.quantization_method = QuantizationMethod.BITS_AND_BYTES  # type: ignore[assignment]
     return model
+
+
+def _pack_experts(model: nn.Module, quantization: Quantization) -> None:
+    """The worker's own 4-bit storage of fused experts; raises CannotBuild where it refuses."""
+    from bench.fit.build import CannotBuild
+    from bench.worker import experts4bit
+
+    layout = experts4bit.Layout(quantization.quant_type, _COMPUTE[quantization.compute_dtype])
+    try:
+        experts4bit.convert(model, layout, quantization.double_quant)
+    except ValueError as error:
+        raise CannotBuild(f"fused experts can't be held in 4 bit: {error}") from error
 
 
 def _replace_plain(model: nn.Module, quantization: Quantization) -> None:
@@ -156,7 +170,13 @@ def _quant_state(shape: torch.Size, quantization: Quantization, dtype: torch.dty
 
 
 def _fill_8bit(module: Any) -> None:
-    """LLM.int8: one byte a weight and one fp32 scale a row."""
+    """LLM.int8: one byte a weight and one fp32 scale a row.
+
+    The trace runs bitsandbytes' own MatMul8bitLt, which keeps each layer's 16-bit input on its
+    autograd node, not in save_for_backward.  Non-reentrant checkpointing can't drop what hooks
+    don't see, so with an 8-bit base these inputs stay alive from the forward to the end of the
+    backward, checkpointing or not (bitsandbytes 0.50, autograd/_functions.py).
+    """
     bnb = _bitsandbytes()
 
     weight = bnb.nn.Int8Params(
@@ -167,7 +187,8 @@ def _fill_8bit(module: Any) -> None:
     weight.CB = weight.data
     weight.SCB = _made(module.out_features, dtype=torch.float32)
     module.weight = weight
-    # The outlier columns of threshold > 0 depend on data; they are few, and left out here.
+    # With transformers' threshold of 6 the outlier columns depend on data.  They are few and left
+    # out; the buffers of the search for them are in `kernels.WORKSPACES`.
     module.state.threshold = 0.0
 
 

@@ -155,8 +155,9 @@ class FullyShared(Shared):
         self.make_shards()
         self._hold_frozen()
         if self.sharding.fp32_master and not self.sharding.offload_params:
-            for parameter in self.trained:  # the 16-bit shards beside the masters
-                self.tracer.hold(self.shard_elements(parameter) * 2, "weights", like=parameter)
+            for parameter in self.trained:  # the computed shards beside the masters
+                size = self.shard_elements(parameter) * parameter.element_size()
+                self.tracer.hold(size, "weights", like=parameter)
         if self.sharding.kind == "zero3":
             bucket = min(self.sharding.bucket_elements, self.trained_elements)
             self.tracer.hold(bucket * 2, "communication")

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from bench.fit import depth, kernels, lengths, step
@@ -121,8 +122,13 @@ def trace_request(
 
 
 def _elements(parameter: object) -> int:
-    """Weights that a parameter stands for: a packed 4-bit one holds its shape in its state."""
+    """Weights that a parameter stands for: a packed 4-bit one holds its shape in its state.
+
+    Packed experts are 3-D codes, two a byte, and 2-D scales (bench.worker.experts4bit.packing).
+    """
     state = getattr(parameter, "quant_state", None)
+    if state is None and parameter.dtype == torch.uint8:  # type: ignore[attr-defined]
+        return 2 * parameter.numel() if parameter.ndim == 3 else 0  # type: ignore[attr-defined]
     shape = state.shape if state is not None else parameter.shape  # type: ignore[attr-defined]
     return int(shape.numel())
 

@@ -112,6 +112,7 @@ def run(  # noqa: PLR0913, PLR0917
     placement.load()
     blas = kernels.blas_workspace_bytes(request.compute_capability)
     tracer.hold(blas, "workspace")
+    tracer.vocabulary = request.config.get("vocab_size")
     parameters = placement.parameters()
     if request.optimizer_in_backward:
         loop.optimizers = optim.step_in_backward(request.optimizer, parameters)

@@ -36,6 +36,7 @@ class Gpu:
     link: float
     pcie: float
     nvlink: bool
+    name: str = ""  # its `match` in gpus.yaml: constants can be its own
 
 
 def find_gpu(name: str) -> dict[str, Any] | None:
@@ -55,13 +56,14 @@ def gpu_of(facts: dict[str, Any]) -> Gpu:
         link=nvlink * 1e9 / 2 if nvlink else pcie,
         pcie=pcie,
         nvlink=nvlink > 0,
+        name=str(facts.get("match", "")),
     )
 
 
 def roofline_s(costs: dict[Cost, int], gpu: Gpu) -> float:
     """Seconds of a set of operator calls."""
-    peak = gpu.flops * constant("matmul_efficiency")
-    fp32 = gpu.fp32_flops * constant("matmul_efficiency")
+    peak = gpu.flops * constant("matmul_efficiency", gpu.name)
+    fp32 = gpu.fp32_flops * constant("matmul_efficiency", gpu.name)
     bandwidth = gpu.memory * constant("memory_efficiency")
     launch = constant("launch_s")
     return sum(

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.fit.cache import Cache
-from bench.fit.choices import best_strategy, floor_bytes, strategies_of
+from bench.fit.choices import best_strategy, strategies_of
+from bench.fit.floor import floor_bytes
+from bench.fit.generation import deployed
 from bench.fit.predict import Job, complete, predict
 from bench.fit.request import Request
 from bench.plan import GIB, Plan
@@ -23,6 +25,7 @@ class Asked:
     request: Request
     job: Job
     target: TargetSpec
+    auto: bool = False  # every strategy was tried on this machine
 
 
 def changes(
@@ -40,7 +43,9 @@ def changes(
             found.append({"change": words, "target": tried.target.name, **figures(made)})
         if len(found) == ENOUGH:
             break
-    for machine in [asked.target, *sorted(targets, key=_dollars_an_hour)]:
+    here = [] if asked.auto else [asked.target]
+    larger = [machine for machine in targets if _larger(machine, asked.target)]
+    for machine in [*here, *sorted(larger, key=_dollars_an_hour)]:
         best = _on_machine(asked, machine, cache)
         same = machine.name == asked.target.name
         if best is not None and best.fits and not (same and best.strategy == plan.strategy):
@@ -70,13 +75,26 @@ def _single(asked: Asked, plan: Plan) -> Iterator[tuple[str, Asked]]:
 
 def _on_machine(asked: Asked, machine: TargetSpec, cache: Cache) -> Plan | None:
     """The best strategy's plan; None without tracing where weights and states alone exceed it."""
-    if machine.device == "cpu":
-        return None
     tried = strategies_of(asked.request, machine)
     if not any(floor_bytes(one) <= _capacity(machine) for one in tried):
         return None
+    if asked.job.decoding and floor_bytes(deployed(asked.request)) > _node_bytes(machine):
+        return None
     plan, request = best_strategy(asked.request, machine, cache)
     return complete(plan, request, machine, cache, asked.job) if plan.fits else plan
+
+
+def _larger(machine: TargetSpec, than: TargetSpec) -> bool:
+    """More GPU memory in all, or more host RAM."""
+    if machine.device == "cpu" or machine.name == than.name:
+        return False
+    more_host = (machine.host_ram_gib or 0) > (than.host_ram_gib or 0)
+    return _node_bytes(machine) * machine.nodes > _node_bytes(than) * than.nodes or more_host
+
+
+def _node_bytes(target: TargetSpec) -> float:
+    """Memory of a node's GPUs: a model that generates is spread over one node."""
+    return _capacity(target) * target.devices
 
 
 def _capacity(target: TargetSpec) -> float:

@@ -27,6 +27,7 @@ from bench.fit.ledger import Birth, Peak, peaks
 from bench.fit.metacache import MetaCache
 
 Workspace = Callable[[str, tuple[Any, ...]], int]
+SHAPES = MetaCache()  # the same for every trace of a process
 OUTSIDE = -1  # the layer of what belongs to none: embeddings, head, batch
 
 
@@ -63,8 +64,9 @@ class Tracer(TorchDispatchMode):
         self.marks: list[int] = []
         self.observers: list[Callable[..., None]] = []
         self.category: str | None = None
+        self.vocabulary: int | None = None  # tensors this wide are logits, theirs and their losses'
         self.host_bytes = 0
-        self._call = MetaCache()
+        self._call = SHAPES
         self._ignored: set[int] = set()
         self._names: dict[Any, str] = {}
         self._held: dict[int, int] = {}
@@ -199,6 +201,11 @@ class Tracer(TorchDispatchMode):
                     return layer
         return None
 
+    def _is_logits(self, tensor: torch.Tensor) -> bool:
+        """Something a token for each word of the vocabulary, not a weight or its gradient."""
+        wide = self.vocabulary is not None and self.category is None and tensor.dim() > 1
+        return wide and tensor.shape[-1] == self.vocabulary
+
     def _record(
         self, tensor: torch.Tensor, category: str, operator: str, layer: int | None
     ) -> None:
@@ -245,7 +252,8 @@ class Tracer(TorchDispatchMode):
         leaves = (out,) if isinstance(out, torch.Tensor) else tree_leaves(out)
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
-                self._record(leaf, category, name, self._source_layer(args, index))
+                kind = "logits" if self._is_logits(leaf) else category
+                self._record(leaf, kind, name, self._source_layer(args, index))
         extra = self.workspace(name, args) if self.workspace else 0
         if extra:
             layer = self._where(None)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.report.build import build
+from bench.report.build import CLAIMS, build
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results"), help="default: results")
     chosen = parser.parse_args(arguments)
     try:
-        print(build(chosen.results, chosen.suite))
+        print(build(chosen.results, chosen.suite, claims_folder=CLAIMS))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 
 from bench.report.measures import Estimate, pooled
@@ -50,11 +51,11 @@ class Entry:
     def label(self) -> str:
         return f"{self.model} × {self.method}"
 
-    @property
+    @cached_property
     def good(self) -> list[Row]:
         return [row for row in self.rows if row.comparable]
 
-    @property
+    @cached_property
     def bad(self) -> list[Row]:
         return [row for row in self.rows if not row.comparable]
 
@@ -155,17 +156,17 @@ class Panel:
     def target(self) -> str:
         return self.cell.target.name
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         return [row for entry in self.entries for row in entry.rows]
 
-    @property
+    @cached_property
     def metric(self) -> str:
         """What is weighed against cost: the dataset's first metric, or the first with a value."""
         known = (m for m in self.metrics if any(e.quality(m) for e in self.entries))
         return next(known, self.cell.dataset.primary_metric)
 
-    @property
+    @cached_property
     def metrics(self) -> list[str]:
         """All metrics of the dataset, as written, then those that only the scores know."""
         fields = self.cell.dataset.answer
@@ -173,7 +174,15 @@ class Panel:
         scored = {m for row in self.rows if row.quality for m in row.quality.metrics}
         return written + sorted(scored - set(written))
 
-    @property
+    @cached_property
+    def first_metrics(self) -> list[str]:
+        """The first metric of each answer field: what the page shows; the CSV has them all."""
+        firsts: dict[str, str] = {}
+        for metric in self.metrics:
+            firsts.setdefault(metric.partition(".")[0], metric)
+        return list(dict.fromkeys([self.metric, *firsts.values()]))
+
+    @cached_property
     def groups(self) -> list[str]:
         return sorted({g for row in self.rows if row.quality for g in row.quality.groups})
 
@@ -186,7 +195,7 @@ class Panel:
         ]
         return min(untuned, key=lambda other: other.cell.method.shots, default=None)
 
-    @property
+    @cached_property
     def comparison(self) -> Comparison:
         """How the suite wants methods compared: as its newest version says."""
         newest = max((row.cell for row in self.rows), key=lambda cell: cell.suite_version)
@@ -194,12 +203,13 @@ class Panel:
 
     def pair(self, one: Entry, other: Entry, metric: str) -> Pair | None:
         """The test of two entries, whichever of them is A."""
-        for pair in self.pairs:
-            if pair.metric == metric and {id(pair.a), id(pair.b)} == {id(one), id(other)}:
-                return pair
-        return None
+        return self._by_entries.get((metric, frozenset((id(one), id(other)))))
 
-    @property
+    @cached_property
+    def _by_entries(self) -> dict[tuple[str, frozenset[int]], Pair]:
+        return {(p.metric, frozenset((id(p.a), id(p.b)))): p for p in self.pairs}
+
+    @cached_property
     def priced(self) -> bool:
         """False where nobody named a price: device-hours then stand for dollars."""
         return any(e.cost and e.cost.value for e in self.entries)

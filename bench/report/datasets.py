@@ -8,6 +8,7 @@ import pandas as pd
 
 from bench.report import show
 from bench.report.compare import Panel
+from bench.report.frames import frame
 from bench.score.hygiene import Hygiene, Split, specification
 
 Found = Mapping[str, Hygiene]
@@ -16,11 +17,11 @@ Found = Mapping[str, Hygiene]
 def table(found: Found) -> pd.DataFrame:
     """One line a split."""
     lines = [
-        {"dataset": show.markdown(name), "split": split} | _line(hygiene.splits[split])
+        {"dataset": name, "split": split} | _line(hygiene.splits[split])
         for name, hygiene in sorted(found.items())
         for split in hygiene.splits
     ]
-    return pd.DataFrame(lines, dtype=object).fillna(show.NONE)
+    return frame(lines)
 
 
 def _line(split: Split) -> dict[str, str]:
@@ -29,7 +30,7 @@ def _line(split: Split) -> dict[str, str]:
         "repeated prompts": show.count(split.repeated),
         "groups": show.count(len(split.groups)),
         "labels, fewest to most rows": "; ".join(
-            f"{show.markdown(name)} {min(counts.values())} to {max(counts.values())}"
+            f"{name} {min(counts.values())} to {max(counts.values())}"
             for name, counts in split.labels.items()
         ),
         **{

@@ -9,20 +9,13 @@ import pandas as pd
 
 from bench.report import compare, pairs, show
 from bench.report.compare import Entry, Pair, Panel
+from bench.report.frames import frame, six_digits
 from bench.score.components import components
 from bench.score.significance import Difference
 from bench.score.spread import spread
 
 ON_THE_PAGE = frozenset({"trivial", "base", "reference", "best", "best is A"})
 FEW = 10  # differing rows; with 4, all one way, an interval excludes 0 at an exact p of 0.125
-
-
-def first_metrics(panel: Panel) -> list[str]:
-    """The first metric of each answer field: what the page shows; the rest is in the CSV."""
-    firsts: dict[str, str] = {}
-    for metric in panel.metrics:
-        firsts.setdefault(metric.partition(".")[0], metric)
-    return list(dict.fromkeys([panel.metric, *firsts.values()]))
 
 
 def shown(panel: Panel, metric: str) -> list[Pair]:
@@ -37,7 +30,7 @@ def shown(panel: Panel, metric: str) -> list[Pair]:
 def table(panel: Panel, metric: str) -> pd.DataFrame:
     """Each pair in one line, printed."""
     several = len({entry.model for entry in panel.entries}) > 1
-    return _frame([_line(pair, several) for pair in shown(panel, metric)])
+    return frame([_line(pair, several) for pair in shown(panel, metric)])
 
 
 def _line(pair: Pair, several: bool) -> dict[str, str]:
@@ -48,7 +41,7 @@ def _line(pair: Pair, several: bool) -> dict[str, str]:
     }
     found, verdict = pair.difference, pair.verdict
     if found is None or verdict is None:
-        return line | {"verdict on A": f"not compared: {show.markdown(pair.reason or '')}"}
+        return line | {"verdict on A": f"not compared: {pair.reason or ''}"}
     return line | {
         "A − B": show.difference(found.value),
         "95 % interval": _interval(found),
@@ -75,7 +68,7 @@ def _needed(found: Difference) -> str:
 
 
 def _label(entry: Entry, several: bool) -> str:
-    return show.markdown(entry.label if several else entry.method)
+    return entry.label if several else entry.method
 
 
 def everything(panels: Sequence[Panel]) -> pd.DataFrame:
@@ -97,21 +90,17 @@ def _record(panel: Panel, pair: Pair) -> dict[str, Any]:
         "b_model": pair.b.model,
         "b_method": pair.b.method,
         "roles": " ".join(role.replace(" ", "_") for role in pair.roles),
-        **{name: _six_digits(getattr(found, name, None)) for name in names},
+        **{name: six_digits(getattr(found, name, None)) for name in names},
         **{name: getattr(found, name, None) for name in counts},
         "seeds_a": found.seeds[0] if found else None,
         "seeds_b": found.seeds[1] if found else None,
         "scope": found.scope if found else None,
         "family": pair.family,
-        "p_holm": _six_digits(verdict.p) if verdict else None,
-        "p_equivalent_holm": _six_digits(verdict.p_equivalent) if verdict else None,
+        "p_holm": six_digits(verdict.p) if verdict else None,
+        "p_equivalent_holm": six_digits(verdict.p_equivalent) if verdict else None,
         "verdict": verdict.words if verdict else None,
         "reason": pair.reason or (found.rows_needed_reason if found else None),
     }
-
-
-def _six_digits(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 # ---------------------------------------------------------------- groups
@@ -127,15 +116,15 @@ def gains(panel: Panel, metric: str) -> pd.DataFrame:
             continue
         worst = over.lowest if compare.sign(metric) > 0 else over.highest
         lines.append(
-            {"model": show.markdown(entry.model), "method": show.markdown(entry.method)}
-            | {show.markdown(group): _gain(found.get(group)) for group in panel.groups}
+            {"model": entry.model, "method": entry.method}
+            | {group: _gain(found.get(group)) for group in panel.groups}
             | {
-                "worst": show.markdown(worst),
+                "worst": worst,
                 "spread": show.score(over.gap),
                 "p, all alike": show.p_value(over.p_alike),
             }
         )
-    return _frame(lines)
+    return frame(lines)
 
 
 def _gain(found: Difference | None) -> str:
@@ -152,7 +141,7 @@ def noise(panel: Panel) -> pd.DataFrame:
     """How far a score moves with other rows and with other seeds; entries with several seeds."""
     lines = []
     for entry in panel.entries:
-        for metric in first_metrics(panel):
+        for metric in panel.first_metrics:
             shared = pairs.common_rows([entry], metric)
             if isinstance(shared, str):
                 continue
@@ -160,17 +149,13 @@ def noise(panel: Panel) -> pd.DataFrame:
             if found:
                 lines.append(
                     {
-                        "model": show.markdown(entry.model),
-                        "method": show.markdown(entry.method),
-                        "metric": show.markdown(metric),
+                        "model": entry.model,
+                        "method": entry.method,
+                        "metric": metric,
                         "seeds": str(found.n_seeds),
                         "rows": show.count(found.n),
                         "± other rows": show.score(found.sd_rows),
                         "± another seed": show.score(found.sd_seeds),
                     }
                 )
-    return _frame(lines)
-
-
-def _frame(lines: Sequence[dict[str, str]]) -> pd.DataFrame:
-    return pd.DataFrame(list(lines), dtype=object).fillna(show.NONE)
+    return frame(lines)

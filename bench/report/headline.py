@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from bench.report import compare, show
 from bench.report.compare import Entry, Panel
 from bench.report.measures import Estimate
-from bench.report.rows import Row
+from bench.report.rows import PLANNED, Row
 from bench.score.verdicts import Verdict
 
 NAMED = 4
@@ -25,8 +25,17 @@ def headline(panels: Sequence[Panel]) -> str:
 def outcomes(rows: Sequence[Row]) -> str:
     """How many cells worked, and what became of the others."""
     counts = Counter(row.outcome for row in rows)
+    planned = counts.pop(PLANNED, 0)
+    begun = len(rows) - planned
+    if not begun:
+        return f"{show.many(planned, 'cell')} planned, none run. Every number is predicted."
+    waiting = f" {show.many(planned, 'cell')} more are planned, not run." if planned else ""
+    return _ended(counts, begun) + waiting
+
+
+def _ended(counts: Counter[str], begun: int) -> str:
     good = counts.pop("ok", 0)
-    total = show.many(len(rows), "cell")
+    total = show.many(begun, "cell")
     if not counts:
         return f"All {total} worked. Every number is measured."
     others = show.listed([f"{n} {status}" for status, n in sorted(counts.items())])

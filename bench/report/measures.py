@@ -13,7 +13,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.record import Environment, Memory, PhaseRecord, Prediction, StepEvent, TrainRecord
+from bench.record import (
+    Environment,
+    EvaluationEvent,
+    Memory,
+    PhaseRecord,
+    Prediction,
+    StepEvent,
+    TrainRecord,
+)
 from bench.score import cost, quality
 from bench.score.quality import External, Quality
 from bench.score.resample import Sums
@@ -55,8 +63,11 @@ class Training:
     speed: Throughput
     curve: tuple[tuple[float, float], ...]  # (training seconds, loss) after each step
     validation: tuple[tuple[float, float], ...]  # (training seconds, loss) of each evaluation
+    curve_tokens: tuple[int, ...] = ()  # trained on when each of `curve` was taken
+    validation_tokens: tuple[int, ...] = ()  # the same for `validation`
     truncated_rows: int | None = None
     dropped_rows: int | None = None
+    evaluations: tuple[EvaluationEvent, ...] = ()  # as recorded
     counted: tuple[StepEvent, ...] = ()  # after warm-up: what speeds are taken from
     sequences: int = 0
     epoch_rows: int | None = None  # of the whole split, less what is dropped as too long
@@ -149,8 +160,17 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
             if event.loss is not None
         ),
         validation=tuple((e.train_s, e.loss) for e in evaluations if e.loss is not None),
+        curve_tokens=tuple(
+            tokens
+            for tokens, event in zip(
+                itertools.accumulate(event.tokens for event in steps), steps, strict=True
+            )
+            if event.loss is not None
+        ),
+        validation_tokens=tuple(e.tokens for e in evaluations if e.loss is not None),
         truncated_rows=record.truncated_rows if record else None,
         dropped_rows=record.dropped_rows if record else None,
+        evaluations=tuple(attempt.evaluations),
         counted=tuple(counted_steps(steps, cell.budget.timing_warmup_steps)),
         sequences=sum(event.sequences for event in steps),
         epoch_rows=_epoch_rows(record),

@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from bench.report import compare
 from bench.report.compare import Entry, Pair, Panel
 from bench.report.measures import Answers
+from bench.report.parallel import mapped
 from bench.score.resample import Sums
 from bench.score.significance import Difference, Question, Side
 from bench.score.significance import compare as difference
@@ -25,21 +27,43 @@ from bench.spec import scale
 Rows = tuple[str, ...]
 
 
+# With more pairs than this only the first metric of each answer field is tested: the page shows no
+# others, and each test takes some 20 ms.
+MANY = 1500
+
+
 def tested(panels: Sequence[Panel]) -> list[Panel]:
     """The same panels with their `pairs` filled in."""
     found = [_Tests(panel) for panel in panels]
-    metrics = list(dict.fromkeys(metric for panel in panels for metric in panel.metrics))
-    pairs: list[list[Pair]] = [[] for _ in panels]
-    for metric in metrics:
+    asked = [(tests, pair) for tests in found for m in tests.panel.metrics for pair in tests.of(m)]
+    if len(asked) > MANY:
+        asked = [(t, pair) for t, pair in asked if pair.metric in t.panel.first_metrics]
+    answers = mapped(lambda item: item[0].answer(item[1]), asked)
+    made = [
+        (tests, replace(pair, **more)) for (tests, pair), more in zip(asked, answers, strict=True)
+    ]
+    judged = _judged(made, found)
+    return [
+        replace(tests.panel, pairs=tuple(pair for own, pair in judged if own is tests))
+        for tests in found
+    ]
+
+
+def _judged(
+    made: Sequence[tuple[_Tests, Pair]], found: Sequence[_Tests]
+) -> list[tuple[_Tests, Pair]]:
+    """Corrected by metric, over all panels; in the order of the metrics."""
+    judged = []
+    for metric in dict.fromkeys(metric for tests in found for metric in tests.panel.metrics):
+        own = [(tests, pair) for tests, pair in made if pair.metric == metric]
         family = sum(tests.possible(metric) for tests in found)
-        asked = [(index, pair) for index, tests in enumerate(found) for pair in tests.of(metric)]
-        known = [pair.difference for _, pair in asked if pair.difference]
-        verdicts = iter(judge(known, family))
-        for index, pair in asked:
-            pairs[index].append(
+        verdicts = iter(judge([pair.difference for _, pair in own if pair.difference], family))
+        for tests, pair in own:
+            known = (
                 replace(pair, verdict=next(verdicts), family=family) if pair.difference else pair
             )
-    return [replace(panel, pairs=tuple(tests)) for panel, tests in zip(panels, pairs, strict=True)]
+            judged.append((tests, known))
+    return judged
 
 
 class _Tests:
@@ -66,16 +90,19 @@ class _Tests:
 
     def _pair(self, one: Entry, two: Entry, best: Entry, metric: str) -> Pair:
         a, b = sorted((one, two), key=lambda entry: -self._rank(entry, best, one.model, two.model))
-        pair = Pair(a, b, metric, roles=tuple(self._roles(a, b, best)))
-        shared = common_rows([a, b], metric)
+        return Pair(a, b, metric, roles=tuple(self._roles(a, b, best)))
+
+    def answer(self, pair: Pair) -> dict[str, Any]:
+        """The difference, or the reason why there is none."""
+        shared = common_rows([pair.a, pair.b], pair.metric)
         if isinstance(shared, str):
-            return replace(pair, reason=shared)
+            return {"reason": shared}
         found = difference(
-            self._side(a, metric, shared),
-            self._side(b, metric, shared),
-            question(self.panel, metric, _groups(a, metric, shared)),
+            self._side(pair.a, pair.metric, shared),
+            self._side(pair.b, pair.metric, shared),
+            question(self.panel, pair.metric, _groups(pair.a, pair.metric, shared)),
         )
-        return replace(pair, difference=found, reason=None if found else "undefined on these rows")
+        return {"difference": found} if found else {"reason": "undefined on these rows"}
 
     def _rank(self, entry: Entry, best: Entry, *models: str) -> int:
         """Low ranks are what others are held against: trivial answers, base, the reference, the
@@ -165,7 +192,7 @@ def gains(panel: Panel, entry: Entry, metric: str) -> dict[str, Difference]:
     if isinstance(shared, str):
         return {}
     groups = _groups(entry, metric, shared)
-    asked = replace(question(panel, metric, ()), clusters=None)
+    asked = replace(question(panel, metric, ()), clusters=None, tested=False)
     found = {}
     for group in panel.groups:
         rows = tuple(key for key, name in zip(shared, groups, strict=True) if name == group)

@@ -26,6 +26,11 @@ from bench.report.measures import (
     quality_of,
     training_of,
 )
+from bench.report.parallel import mapped
+from bench.report.plans import Planned
+from bench.report.plans import read as read_plan
+from bench.report.serving import Served
+from bench.report.serving import read as read_serving
 from bench.score.convergence import TimeToTarget, best_loss, resolve_target, time_to_target
 from bench.score.cost import Cost
 from bench.score.quality import External, Quality
@@ -33,6 +38,9 @@ from bench.spec import Cell
 from bench.store import Attempt, CellResult
 
 NOT_RUN = "not run"
+PLANNED = "planned"  # predicted, and never begun: no failure
+PHASES = ("train", "generate")
+COUNTERS = ("reserved", "allocated", "device", "host", "host_above_baseline")
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,9 @@ class Row:
     interruptions: int = 0
     adapter_works: bool | None = None
     answered: tuple[int | None, int | None] = (None, None)  # test rows, of the whole split
+    fingerprints: tuple[str | None, str | None] = (None, None)  # of the training and test rows
+    plan: Planned | None = None
+    served: Served | None = None
 
     @property
     def problems(self) -> list[str]:
@@ -74,6 +85,10 @@ class Row:
     @property
     def comparable(self) -> bool:
         return self.status == Status.OK and not self.problems
+
+    @property
+    def failed(self) -> bool:
+        return not self.comparable and self.status != PLANNED
 
     @property
     def outcome(self) -> str:
@@ -102,6 +117,11 @@ class Row:
         values = [counter(p) for p in self.peaks if p.phase == phase]
         return max((v for v in values if v is not None), default=None)
 
+    def link(self, name: str) -> str | None:
+        """A file's path relative to the report's folder, if the file is there."""
+        paths = (f"../{self.id}/{path}" for path in self.evidence if path.endswith(name))
+        return next(paths, None)
+
     @property
     def trainable_share(self) -> float | None:
         return _ratio(self.audit.trainable_params, self.audit.total_params) if self.audit else None
@@ -124,15 +144,13 @@ def rows(results: list[CellResult], extra: Mapping[str, External] | None = None)
     `extra` holds the `evaluate:…` metrics, see `bench/report/external.py`.
     """
     losses: dict[tuple[str, ...], list[float]] = {}
-    made = []
-    for result in results:
-        row = _readable(result, extra or {})
-        made.append((row, result))
-        loss = _best(row, result)
+    made = mapped(lambda result: _readable(result, extra or {}), results)
+    for row in made:
+        loss = _best(row)
         if loss is not None:
             losses.setdefault(_place(row.cell), []).append(loss)
     best = {place: fmean(values) for place, values in losses.items()}
-    return sorted((_converged(row, result, best) for row, result in made), key=order)
+    return sorted((_converged(row, best) for row in made), key=order)
 
 
 def order(row: Row) -> tuple[object, ...]:
@@ -163,9 +181,16 @@ def _readable(result: CellResult, extra: Mapping[str, External]) -> Row:
 
 
 def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
+    row = replace(row, plan=read_plan(result.path))
     attempt = result.latest
     if attempt is None:
-        return replace(row, reason=_why_not_run(result), evidence=_evidence(result.attempts[-1:]))
+        planned = bool(row.plan and not result.attempts)
+        return replace(
+            row,
+            status=PLANNED if planned else NOT_RUN,
+            reason=_why_not_run(result),
+            evidence=_evidence(row.plan, result.attempts[-1:]),
+        )
     status, reason, stage = _outcome(result.cell, attempt)
     generate = attempt.generate
     training = training_of(result.cell, attempt)
@@ -173,7 +198,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
     return replace(
         row,
         attempt=attempt.path.name,
-        evidence=_evidence([attempt]),
+        evidence=_evidence(row.plan, [attempt]),
         status=status,
         reason=reason,
         stage=stage,
@@ -191,6 +216,11 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
         interruptions=sum(record.interruptions for record in attempt.phases),
         adapter_works=generate.adapter_changes_logits if generate else None,
         answered=(generate.rows, generate.test_rows) if generate else (None, None),
+        fingerprints=(
+            attempt.train.rows_fingerprint if attempt.train else None,
+            generate.rows_fingerprint if generate else None,
+        ),
+        served=read_serving(attempt.path),
     )
 
 
@@ -200,10 +230,12 @@ def _why_not_run(result: CellResult) -> str:
     return f"{result.attempts[-1].path.name} was begun, but left no record of a phase"
 
 
-def _evidence(attempts: list[Attempt]) -> tuple[str, ...]:
-    names = ("events.jsonl", "predictions.jsonl", "train.json", "generate.json", "audit.json")
-    files = [a.path / name for a in attempts for name in (*names, "log.txt")]
-    return tuple(f"{path.parent.name}/{path.name}" for path in files if path.exists())
+def _evidence(plan: Planned | None, attempts: list[Attempt]) -> tuple[str, ...]:
+    records = ("train.json", "generate.json", "serve.json", "audit.json")
+    names = ("events.jsonl", "predictions.jsonl", *records, "log.txt")
+    files = [a.path / name for a in attempts for name in names]
+    found = [f"{path.parent.name}/{path.name}" for path in files if path.exists()]
+    return (*found, *(["plan.json"] if plan else []))
 
 
 def _outcome(cell: Cell, attempt: Attempt) -> tuple[str, str | None, str | None]:
@@ -228,17 +260,17 @@ def _place(cell: Cell, method: str | None = None) -> tuple[str, ...]:
     return (cell.model.name, cell.dataset.name, cell.target.name, method or cell.method.name)
 
 
-def _best(row: Row, result: CellResult) -> float | None:
-    if not row.comparable or result.latest is None:
+def _best(row: Row) -> float | None:
+    if not row.comparable or row.training is None:
         return None
-    return best_loss(result.latest.evaluations)
+    return best_loss(row.training.evaluations)
 
 
-def _converged(row: Row, result: CellResult, best: Mapping[tuple[str, ...], float]) -> Row:
+def _converged(row: Row, best: Mapping[tuple[str, ...], float]) -> Row:
     target = row.cell.converged
-    if target is None or row.training is None or result.latest is None:
+    if target is None or row.training is None:
         return row
     place = _place(row.cell, target.relative_to)
     losses = {place[-1]: best.get(place)}
-    reached = time_to_target(result.latest.evaluations, resolve_target(target, losses))
+    reached = time_to_target(row.training.evaluations, resolve_target(target, losses))
     return replace(row, convergence=reached)

@@ -10,6 +10,7 @@ import pandas as pd
 
 from bench.report import show
 from bench.report.compare import Entry, Panel
+from bench.report.frames import frame
 from bench.report.rows import Row
 from bench.score.resample import FloatArray
 from bench.score.speed import Interval, Setting, epoch_s, ratio, unlike
@@ -70,19 +71,19 @@ def epoch(entry: Entry) -> Interval | None:
 def table(panel: Panel) -> pd.DataFrame:
     """Trained entries that have steps."""
     lines = [_line(panel, entry) for entry in panel.entries if _timed(entry)]
-    return pd.DataFrame(lines, dtype=object).fillna(show.NONE)
+    return frame(lines)
 
 
 def _line(panel: Panel, entry: Entry) -> dict[str, str]:
     speeds = [row.training.speed for row in _timed(entry) if row.training]
     whole, part = epoch(entry), _share_of_epoch(entry)
     return {
-        "model": show.markdown(entry.model),
-        "method": show.markdown(entry.method),
+        "model": entry.model,
+        "method": entry.method,
         "counted steps": show.count(sum(speed.n_steps for speed in speeds)),
         "samples/s": _mean([speed.sequences_per_s for speed in speeds]),
         "supervised tokens/s": _mean([speed.supervised_tokens_per_s for speed in speeds]),
-        f"speed ÷ {show.markdown(panel.comparison.reference)}'s": _ratio(panel, entry),
+        f"speed ÷ {panel.comparison.reference}'s": _ratio(panel, entry),
         "epoch, s (predicted)": _interval(whole),
         "of it run": show.share(part),
     }
@@ -96,7 +97,7 @@ def _ratio(panel: Panel, entry: Entry) -> str:
         return "1"
     found = compared(entry, other)
     if isinstance(found, list):
-        return f"not compared: {show.markdown('; '.join(found))}"
+        return f"not compared: {'; '.join(found)}"
     return ("~" if entry.unstable or other.unstable else "") + _interval(found)
 
 

@@ -41,7 +41,7 @@ class Progress:
         )
         self.suite = self.bars.add_task("suite", total=None)
         self.cell = self.bars.add_task("cell", visible=False)
-        self.step = self.bars.add_task("step", visible=False)
+        self.step = self.bars.add_task("step", total=None, visible=False)
         self._total = 0
         self._done = 0
         self._said = 0.0
@@ -66,7 +66,9 @@ class Progress:
 
     def phase_begins(self, cell: Cell, phase: str) -> Callable[[dict[str, Any]], None]:
         """Returns what takes the phase's events."""
-        self.bars.reset(self.step, total=None, visible=True, description=phase)
+        # A new bar: rich's reset would keep the last phase's total until this one tells its own.
+        self.bars.remove_task(self.step)
+        self.step = self.bars.add_task(phase, total=None)
         return lambda event: self._event(f"{cell.model.name} {cell.method.name} {phase}", event)
 
     def _event(self, who: str, event: dict[str, Any]) -> None:

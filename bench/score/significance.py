@@ -143,6 +143,7 @@ class Question:
     scale: float = 1.0  # the most that a row can be worth: 1, for BLEU 100
     clusters: tuple[Hashable, ...] | None = None
     higher_is_better: bool = True
+    tested: bool = True  # False: no p from rows, which takes most of the time
 
 
 def compare(a: Side, b: Side, question: Question = Question()) -> Difference | None:
@@ -159,7 +160,7 @@ def compare(a: Side, b: Side, question: Question = Question()) -> Difference | N
     if not math.isfinite(value):
         return None
     noise = _noise(a, b)
-    p_rows = randomisation(a, b) if a.n > 1 else None
+    p_rows = randomisation(a, b) if question.tested and a.n > 1 else None
     low, high = _interval(a, b, value, noise, question.scale) or (None, None)
     needed, why = rows_needed(noise, n, question)
     return Difference(

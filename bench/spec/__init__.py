@@ -7,8 +7,9 @@ Pure: no I/O and no torch, so that every command answers fast and a suite can be
 """
 
 from bench.spec.base import DTYPE_BYTES, Dtype, NonNegative, Positive, Slug, Spec
-from bench.spec.budget import Budget, Comparison, ConvergenceTarget, Strategy, scale
+from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget, Strategy, scale
 from bench.spec.cell import Cell
+from bench.spec.claim import Claim, ClaimFile, Expected, Measure
 from bench.spec.dataset import DatasetSpec, Field_, Message, Source, Split
 from bench.spec.method import (
     UNTRAINED,
@@ -37,12 +38,17 @@ __all__ = [
     "AdapterSpec",
     "Budget",
     "Cell",
+    "Claim",
+    "ClaimFile",
     "Comparison",
+    "Constraints",
     "ConvergenceTarget",
     "DatasetSpec",
     "Dtype",
+    "Expected",
     "Field_",
     "HubWeights",
+    "Measure",
     "Message",
     "MethodSpec",
     "ModelSpec",

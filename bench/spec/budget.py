@@ -50,6 +50,33 @@ class Comparison(Spec):
         return None if self.margin is None else self.margin * scale(metric)
 
 
+class Constraints(Spec):
+    """What a choice must keep to: the report's advice rejects what doesn't, and says why.
+
+    `bench report SUITE --max-usd 50` sets the same for one report.
+    """
+
+    max_usd: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Dollars of one run, all phases."
+    )
+    max_hours: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Wall hours of one run, all phases."
+    )
+    targets: tuple[Slug, ...] = Field((), description="Machines that you can have; empty: all.")
+    min_score: float | None = Field(
+        None, description="The least value of the dataset's first metric, in its own units."
+    )
+    max_loss_vs_full: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="How much worse than `comparison.reference`, in the metric's units."
+    )
+    monthly_tokens: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Tokens that will be served a month: serving then counts as cost."
+    )
+    max_latency_ms: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Time to first token when serving, 95th percentile."
+    )
+
+
 def scale(metric: str) -> float:
     """The highest value of a metric: 1, but 100 for BLEU."""
     return 100.0 if metric.rpartition(".")[2] == "bleu" else 1.0

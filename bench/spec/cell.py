@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from bench.spec.base import Slug, Spec
-from bench.spec.budget import Budget, Comparison, ConvergenceTarget, Strategy
+from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget, Strategy
 from bench.spec.dataset import DatasetSpec
 from bench.spec.method import MethodSpec
 from bench.spec.model import ModelSpec
@@ -20,7 +20,7 @@ class Cell(Spec):
     """One point of the matrix, fully resolved: no default is left implicit."""
 
     notes: ClassVar[frozenset[str]] = frozenset(
-        {"suite", "suite_version", "converged", "comparison"}
+        {"suite", "suite_version", "converged", "comparison", "constraints"}
     )
 
     schema_version: Literal[1] = 1
@@ -35,6 +35,7 @@ class Cell(Spec):
     seed: int
     converged: ConvergenceTarget | None = None
     comparison: Comparison = Comparison()
+    constraints: Constraints = Constraints()
 
     @property
     def id(self) -> str:

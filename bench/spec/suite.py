@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.spec.base import Positive, Slug, Spec
-from bench.spec.budget import Budget, Comparison, ConvergenceTarget, Strategy
+from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget, Strategy
 from bench.spec.cell import Cell
 
 
@@ -60,6 +60,7 @@ class SuiteFile(BaseModel):
     budget: Budget
     converged: ConvergenceTarget | None = None
     comparison: Comparison = Comparison()
+    constraints: Constraints = Constraints()
     rules: tuple[Rule, ...] = ()
 
 

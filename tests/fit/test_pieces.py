@@ -188,3 +188,33 @@ def test_gpu_names_find_their_peaks() -> None:
     assert (find_gpu("A100-SXM4-80GB") or {})["tflops"] == 312
     assert (find_gpu("H20 96GB") or {})["tflops"] == 148
     assert find_gpu("Voodoo 2") is None
+
+
+MIXTURE = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128,
+    "intermediate_size": 512,
+    "vocab_size": 1024,
+    "max_position_embeddings": 1024,
+}
+
+
+def test_experts_are_held_as_the_worker_holds_them() -> None:
+    """4 bits a weight and an 8-bit scale for 64 of them; a layer's experts unpacked at a time."""
+    adapter = Adapter(rank=8, dtype="bf16", target_modules=("q_proj", "v_proj"))
+    fields = {"config": MIXTURE, "method": "qlora", "adapter": adapter, "seq_len": 64}
+    plain = step_memory(Request(**fields, quantization=Quantization()))
+    packed = step_memory(Request(**fields, quantization=Quantization(experts=True)))
+    weights = 2 * 8 * 3 * 128 * 256
+    scales = weights // 64 + 4 * weights // 64 // 256
+    saved = plain.held_bytes - packed.held_bytes
+    assert saved == pytest.approx(2 * weights - weights / 2 - scales, rel=0.001)
+    assert packed.parameters == plain.parameters
+    assert _flops(packed) >= _flops(plain)

@@ -78,13 +78,18 @@ class NoTracer:
         yield
 
 
-def predicted_bytes(wanted: Request) -> int:
-    """Peak allocated on meta, byte-exact, without the CUDA-only workspace of cuBLAS."""
+def traced(wanted: Request, workspace: bool = True) -> Tracer:
     model = build(wanted)
-    tracer = Tracer(kernels.workspace_bytes, granularity=1)
+    tracer = Tracer(kernels.workspace_bytes if workspace else None, granularity=1)
     with meta_behaves_like_cuda(), tracer:
         step.run(model, wanted, tracer, step.Placement(model, wanted, tracer), _nothing())
-    return tracer.peak.allocated - kernels.blas_workspace_bytes(wanted.compute_capability)
+    return tracer
+
+
+def predicted_bytes(wanted: Request, workspace: bool = True) -> int:
+    """Peak allocated on meta, byte-exact, without the CUDA-only workspace of cuBLAS."""
+    peak = traced(wanted, workspace).peak.allocated
+    return peak - kernels.blas_workspace_bytes(wanted.compute_capability)
 
 
 @contextlib.contextmanager
@@ -120,6 +125,33 @@ def test_prediction_is_within_one_percent_of_the_real_allocator(
 ) -> None:
     wanted = request(method, checkpointing=checkpointing)
     assert predicted_bytes(wanted) == pytest.approx(measured_bytes(wanted), rel=0.01)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_8bit_base_is_within_one_percent(
+    checkpointing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bitsandbytes takes another autograd function on CPUs; here it takes CUDA's."""
+    from bitsandbytes.autograd import _functions
+
+    monkeypatch.setattr(_functions, "MatMul8bitFp", _functions.MatMul8bitLt)
+    wanted = request("qlora", quantization=Quantization(bits=8), checkpointing=checkpointing)
+    without = predicted_bytes(wanted, workspace=False)
+    assert without == pytest.approx(measured_bytes(wanted), rel=0.01)
+    assert without <= predicted_bytes(wanted)
+
+
+def test_8bit_layers_keep_their_inputs_through_checkpointing() -> None:
+    """Not hidden in another term: what is alive after the forward, against 4 bit."""
+    alive = {}
+    for bits in (4, 8):
+        wanted = request("qlora", quantization=Quantization(bits=bits, compute_dtype="fp32"))
+        tracer = traced(wanted)
+        alive[bits] = tracer.peaks["steady/backward"].categories["forward"]
+    tokens, hidden, wide = 2 * 192, LLAMA["hidden_size"], LLAMA["intermediate_size"]
+    # q, k and v read one tensor, gate and up another; o and down have their own
+    inputs = 6 * tokens * (3 * hidden + wide) * 4
+    assert alive[8] - alive[4] == pytest.approx(inputs, rel=0.1)
 
 
 def test_mixture_of_experts_is_within_one_percent() -> None:

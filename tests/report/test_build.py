@@ -61,7 +61,8 @@ def test_redrawing_gives_the_same_bytes_in_another_process(report: Path, results
 def test_every_chart_is_there_twice_and_shown(report: Path) -> None:
     kinds = ("cost-quality", "quality", "forest", "groups", "memory", "loss", "speed")
     names = {path.name for path in (report / "charts").iterdir()}
-    assert names == {f"{kind}.desk.{ending}" for kind in kinds for ending in ("png", "svg")}
+    stems = [*(f"{kind}.desk" for kind in kinds), "fit"]
+    assert names == {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg")}
     page = (report / "report.md").read_text()
     for link in re.findall(r"\]\(([^)]+)\)", page):
         assert (report / link).exists(), link

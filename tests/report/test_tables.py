@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.report import compare, show, tables
+from bench.report import compare, frames, show, tables
+from bench.report import summary as summaries
 from bench.report.rows import Row, rows
 from bench.store import read_suite
 
@@ -18,7 +19,7 @@ from .made import GIB, Run, add, add_cell, cell
 
 
 def summary(made: list[Row]) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(tables.csv(tables.summary(made)))))
+    return list(csv.DictReader(io.StringIO(frames.csv(summaries.summary(made)))))
 
 
 def test_summary_has_one_line_a_cell_with_hand_checked_numbers(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_every_failed_cell_is_in_the_failures_with_its_reason(made_rows: list[Ro
 
 
 def test_foreign_text_breaks_no_table(made_rows: list[Row]) -> None:
-    text = tables.markdown(tables.failures(made_rows))
+    text = frames.markdown(tables.failures(made_rows))
     lines = text.splitlines()
     bars = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
     assert len(bars) == 1  # every line has the same number of cells
@@ -107,7 +108,7 @@ def test_all_tables_render(made_rows: list[Row]) -> None:
         tables.sources(made_rows),
     ]
     for frame in made:
-        assert len(tables.markdown(frame).splitlines()) == len(frame) + 2
+        assert len(frames.markdown(frame).splitlines()) == len(frame) + 2
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     shutil.copy(source, folder / "suites" / "smoke.yaml")
     done = bench("run", "smoke", cwd=folder, env=environment(cache), timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "report: results/smoke/report/report.md" in done.stdout
+    assert "report: results/smoke/report/index.html" in done.stdout
     return folder
 
 
@@ -151,7 +151,7 @@ def test_redrawing_changes_no_byte(smoke: Path) -> None:
     before = {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     assert bench("report", "smoke", cwd=smoke).returncode == 0
     after = {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    assert before == after and {"report.md", "summary.csv"} <= before.keys()
+    assert before == after and {"index.html", "report.md", "summary.csv"} <= before.keys()
 
 
 def test_show_and_list_tell_the_same(smoke: Path) -> None:
@@ -170,6 +170,9 @@ def test_fresh_makes_a_new_attempt(smoke: Path, cache: Path) -> None:
     only = "model=tiny-llama,method=base"
     done = bench("run", "smoke", "--only", only, "--fresh", cwd=smoke, env=environment(cache))
     assert done.returncode == 0, done.stderr
+    # Not a terminal: plain lines.
+    assert not {"\x1b", "\r", "━"} & set(done.stdout)
+    assert "begin  tiny-llama · base" in done.stdout and "[1/1] tiny-llama · base" in done.stdout
     found = store.read_suite(smoke / "results", "smoke")
     base = next(
         r for r in found if r.cell.model.name == "tiny-llama" and r.cell.method.name == "base"

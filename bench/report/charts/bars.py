@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bench.report import show
+from bench.report import compare, show
 from bench.report.charts import style
 from bench.report.compare import Entry, Panel
 
@@ -18,12 +17,50 @@ GAP = 0.55  # between models, in entries
 Chosen = Callable[[Panel], Sequence[Entry]]
 
 
+MOST = 24  # lines in a panel: more can't be read; the tables have all
+
+
 def everything(panel: Panel) -> Sequence[Entry]:
-    return panel.entries
+    return _best(panel, panel.entries)
 
 
 def trained(panel: Panel) -> Sequence[Entry]:
-    return [entry for entry in panel.entries if entry.cell.method.trains]
+    return _best(panel, [entry for entry in panel.entries if entry.cell.method.trains])
+
+
+def _best(panel: Panel, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The MOST best by the first metric, in the panel's order."""
+    if len(entries) <= MOST:
+        return entries
+    ranked = [id(entry) for entry, _ in compare.ranked(panel, panel.metric)]
+    place = {entry: rank for rank, entry in enumerate(ranked)}
+    best = sorted(entries, key=lambda entry: place.get(id(entry), len(place)))[:MOST]
+    kept = {id(entry) for entry in best}
+    return [entry for entry in entries if id(entry) in kept]
+
+
+def left_out(panels: Sequence[Panel]) -> str:
+    """What a caption says where not every entry is drawn."""
+    if all(len(panel.entries) <= MOST for panel in panels):
+        return ""
+    return f" Of each panel's entries the {MOST} with the best scores; the table has all."
+
+
+def metric_grid(
+    fig: style.Chart,
+    panels: Sequence[Panel],
+    metrics: Sequence[str],
+    draw: Callable[[Axes, Panel, str], None],
+) -> None:
+    """One line of axes a panel, one column a metric; labels on the left alone."""
+    heights = [height(everything(panel)) for panel in panels]
+    axes = fig.subplots(len(panels), len(metrics), squeeze=False, height_ratios=heights)
+    for line, panel in zip(axes, panels, strict=True):
+        for index, (ax, metric) in enumerate(zip(line, metrics, strict=True)):
+            draw(ax, panel, metric)
+            if index:
+                ax.set_yticklabels([])
+            ax.set_title(f"{panel.target}\n{metric}" if not index else metric)
 
 
 def positions(entries: Sequence[Entry]) -> list[float]:
@@ -58,7 +95,7 @@ def figure(
     title: str,
     caption: str,
     columns: int = 2,
-) -> tuple[Figure, list[Axes]]:
+) -> tuple[style.Chart, list[Axes]]:
     """A figure with one panel for each list of entries, as high as the fullest one needs."""
     columns = min(columns, len(chosen))
     lines = -(-len(chosen) // columns)

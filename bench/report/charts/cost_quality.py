@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from bench.report import compare
+from bench.report import compare, show
 from bench.report.charts import style
 from bench.report.charts.labels import Named, place
 from bench.report.compare import Entry, Panel
@@ -18,23 +18,50 @@ from bench.report.measures import Estimate
 NAMED = 10  # with more points in a panel, only those on the Pareto step are named
 
 
-def draw(panels: Sequence[Panel], looks: style.Looks) -> Figure | None:
-    if not any(_points(panel) for panel in panels):
+def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
+    facets = [facet for facet in _facets(panels) if _points(facet.panel)]
+    if not facets:
         return None
-    columns = min(2, len(panels))
-    lines = -(-len(panels) // columns)
+    columns = min(2, len(facets))
+    lines = -(-len(facets) // columns)
     fig = style.figure(
         4.6 * columns + 1.9, 3.6 * lines + 1.1, looks.title("Cost against quality", panels),
         _caption(panels),
     )  # fmt: skip
-    axes = style.grid(fig, len(panels), columns)
-    for ax, panel in zip(axes, panels, strict=True):
-        _panel(ax, panel, looks)
+    axes = style.grid(fig, len(facets), columns)
+    for ax, facet in zip(axes, facets, strict=True):
+        ax.set_title(facet.title)
+        _panel(ax, facet.panel, looks)
     step = Line2D([], [], color=style.GREY, linewidth=1.2, label="Pareto step")
     fig.legend(handles=[*looks.legend(), step], loc="outside right upper")
-    for ax, panel in zip(axes, panels, strict=True):
-        place(fig, ax, _names(panel, looks), _step(ax, panel))
+    fig.draw_without_rendering()  # lays out: from here on positions are known
+    for ax, facet in zip(axes, facets, strict=True):
+        place(ax, _names(facet.panel, looks), _step(ax, facet.panel))
     return fig
+
+
+@dataclass(frozen=True)
+class Facet:
+    """The models of one size on one target: what is really chosen between."""
+
+    title: str
+    panel: Panel
+
+
+SIZES = ((1e9, "below 1B"), (1e10, "1B to 10B"), (1e11, "10B to 100B"), (float("inf"), "over 100B"))
+
+
+def _facets(panels: Sequence[Panel]) -> list[Facet]:
+    found = []
+    for panel in panels:
+        sizes: dict[str, list[Entry]] = {}
+        for entry in panel.entries:
+            params = entry.cell.model.params
+            sizes.setdefault(next(name for most, name in SIZES if params < most), []).append(entry)
+        for size, entries in sizes.items():
+            title = panel.target if len(sizes) == 1 else f"{panel.target}, models {size}"
+            found.append(Facet(title, replace(panel, entries=tuple(entries))))
+    return found
 
 
 def _caption(panels: Sequence[Panel]) -> str:
@@ -64,26 +91,30 @@ def _points(panel: Panel) -> list[tuple[Entry, float, Estimate]]:
 
 
 def _panel(ax: Axes, panel: Panel, looks: style.Looks) -> None:
-    ax.set_title(panel.target)
     points = _points(panel)
-    if not points:
-        style.note(ax, "nothing to compare: no cell here has both a quality and a cost")
-        return
     paler = 0.0 if len(points) <= NAMED else 0.55
     for entry, x, quality in points:
         colour = looks.colour(entry)
-        ax.errorbar(
+        drawn = ax.errorbar(
             x, quality.value or 0.0, yerr=_reach(quality), color=colour,
             ecolor=style.mixed(colour, "#ffffff", paler), marker=looks.marker(entry), markersize=7,
             markeredgecolor="white", markeredgewidth=0.7, elinewidth=1.1, capsize=2.5,
             linestyle="none", zorder=3,
         )  # fmt: skip
+        style.tip(ax, drawn.lines[0], _said(panel, entry, x, quality))
     _scale(ax, [x for _, x, _ in points])
     if step := _step(ax, panel):
         ax.plot(*zip(*step, strict=True), color=style.GREY, linewidth=1.2, zorder=1)
     unit = "all phases of a run, USD" if panel.priced else "all phases of a run, device-hours"
     ax.set_xlabel(f"Cost ({unit})")
     ax.set_ylabel(panel.metric)
+
+
+def _said(panel: Panel, entry: Entry, x: float, quality: Estimate) -> str:
+    bounds = show.between(quality.low, quality.high, show.score)
+    score = show.score(quality.value) + (f" ({bounds})" if bounds else "")
+    effort = show.usd(x) if panel.priced else f"{show.number(x)} device-hours"
+    return f"{entry.label}: {panel.metric} {score} for {effort}"
 
 
 def _reach(quality: Estimate) -> list[list[float]] | None:

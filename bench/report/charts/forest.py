@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.report import differences, show
@@ -29,7 +28,7 @@ CAPTION = (
 )
 
 
-def draw(panels: Sequence[Panel], looks: style.Looks) -> Figure | None:
+def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
     chosen = [(panel, _pairs(panel)) for panel in panels]
     chosen = [(panel, found) for panel, found in chosen if found]
     if not chosen:
@@ -79,10 +78,13 @@ def _line(ax: Axes, y: float, pair: Pair) -> None:
     reach = None
     if value.low is not None and value.high is not None:
         reach = [[max(0.0, value.value - value.low)], [max(0.0, value.high - value.value)]]
-    ax.errorbar(
+    drawn = ax.errorbar(
         value.value, y, xerr=reach, color=colour, marker=MARKERS[verdict.outcome], markersize=6.5,
         markeredgecolor="white", markeredgewidth=0.6, elinewidth=1.3, capsize=2.5, zorder=3,
     )  # fmt: skip
+    bounds = show.between(value.low, value.high, show.difference)
+    said = f"{show.difference(value.value)} ({bounds}), p {show.p_value(verdict.p)}"
+    style.tip(ax, drawn.lines[0], f"{pair.a.label} − {pair.b.label}: {said}: {verdict.words}")
 
 
 def _verdicts(ax: Axes, found: Sequence[Pair]) -> None:

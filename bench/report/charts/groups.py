@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
-from matplotlib.figure import Figure
 
 from bench.report import compare
 from bench.report.charts import bars, style
@@ -21,7 +20,7 @@ from bench.report.show import signed
 METRICS = 3  # the first metric of so many answer fields
 
 
-def draw(panels: Sequence[Panel], looks: style.Looks) -> Figure | None:
+def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
     panels = [
         panel
         for panel in panels
@@ -39,13 +38,7 @@ def draw(panels: Sequence[Panel], looks: style.Looks) -> Figure | None:
         "Measured: the entry's score minus base's on the same test rows; mean over seeds. Orange: "
         "better, purple: worse. Below each group its test rows.",
     )  # fmt: skip
-    axes = fig.subplots(len(panels), len(metrics), squeeze=False)
-    for line, panel in zip(axes, panels, strict=True):
-        for index, (ax, metric) in enumerate(zip(line, metrics, strict=True)):
-            _panel(ax, panel, metric, looks)
-            if index:
-                ax.set_yticklabels([])
-            ax.set_title(f"{panel.target}\n{metric}" if not index else metric)
+    bars.metric_grid(fig, panels, metrics, lambda ax, panel, m: _panel(ax, panel, m, looks))
     return fig
 
 
@@ -76,7 +69,10 @@ def _panel(ax: Axes, panel: Panel, metric: str, looks: style.Looks) -> None:
     norm = TwoSlopeNorm(0, -1.8 * reach, 1.8 * reach)  # pale enough for dark numbers
     ax.pcolormesh(values, cmap=better, norm=norm, edgecolors="white", linewidth=1.5)
     for (i, j), gain in gains.items():
-        ax.text(j + 0.5, i + 0.5, signed(gain), ha="center", va="center", fontsize=8)
+        ax.text(
+            j + 0.5, i + 0.5, signed(gain), ha="center", va="center", fontsize=8,
+            color=style.ON_COLOUR,
+        )  # fmt: skip
     for i, entry in enumerate(entries):
         if not any(place[0] == i for place in gains):
             text = entry.status if not entry.good else "no base to compare with"

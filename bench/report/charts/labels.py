@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
@@ -42,12 +41,12 @@ class Named:
 Path = Sequence[tuple[float, float]]
 
 
-def place(fig: Figure, ax: Axes, points: Sequence[Named], line: Path = ()) -> None:
+def place(ax: Axes, points: Sequence[Named], line: Path = ()) -> None:
     """Write each point's name where it touches no point, bar, line or other name, else nowhere.
 
     A point with an empty text is only in the way; `line` is a path of level and upright pieces.
+    The figure must be laid out: positions are in pixels.
     """
-    fig.draw_without_rendering()  # fixes the layout: positions in pixels are known from here on
     taken = [_box_of(ax, point) for point in points]
     taken += [_piece(ax, a, b) for a, b in itertools.pairwise(line)]
     inside = ax.get_window_extent()

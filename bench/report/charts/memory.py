@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -19,14 +18,14 @@ from bench.spec import Cell
 FAR = 2.5  # a limit this many times the longest bar is named, not drawn: it would flatten the bars
 
 
-def draw(panels: Sequence[Panel], looks: style.Looks) -> Figure | None:
+def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
     if not any(
         row.peak(phase) for p in panels for row in p.rows for phase in ("train", "generate")
     ):
         return None
     fig, axes = bars.figure(
-        [panel.entries for panel in panels], looks, looks.title("Peak memory", panels),
-        _caption(panels),
+        [bars.everything(panel) for panel in panels], looks, looks.title("Peak memory", panels),
+        _caption(panels) + bars.left_out(panels),
     )  # fmt: skip
     for ax, panel in zip(axes, panels, strict=True):
         _panel(ax, panel, looks)
@@ -101,10 +100,11 @@ def _drawn(panel: Panel) -> list[Limit]:
 
 
 def _panel(ax: Axes, panel: Panel, looks: style.Looks) -> None:
-    ys = bars.prepare(ax, panel.entries, looks)
+    entries = bars.everything(panel)
+    ys = bars.prepare(ax, entries, looks)
     drawn = _drawn(panel)
     ax.set_xlim(0, max([1.22 * _longest(panel), *(1.06 * limit.gib for limit in drawn)]) or 1.0)
-    for y, entry in zip(ys, panel.entries, strict=True):
+    for y, entry in zip(ys, entries, strict=True):
         _entry(ax, y, entry, looks)
     for limit in drawn:
         ax.axvline(limit.gib, color=style.INK, linestyle="--", linewidth=1, zorder=1)
@@ -128,6 +128,7 @@ def _entry(ax: Axes, y: float, entry: Entry, looks: style.Looks) -> None:
         at = y - 0.36 + thick * (index + 0.5)
         peak = peak_gib(entry, phase) or 0.0
         colour = looks.colour(entry) if phase == "train" else style.light(looks.colour(entry))
-        ax.barh(at, peak, height=thick * 0.9, color=colour, zorder=2)
+        (bar,) = ax.barh(at, peak, height=thick * 0.9, color=colour, zorder=2)
+        style.tip(ax, bar, f"{entry.label}, {phase}: {show.number(peak)} GiB")
         lost = f"  {entry.status}" if entry.bad and index == 0 else ""
         bars.value(ax, peak, at, show.number(peak) + lost, style.FAILED if lost else style.INK)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.report import show
@@ -19,13 +18,13 @@ CAPTION = (
 )
 
 
-def draw(panels: Sequence[Panel], looks: style.Looks) -> Figure | None:
+def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
     panels = [panel for panel in panels if bars.trained(panel)]
     if not any(entry.speed for panel in panels for entry in panel.entries):
         return None
     chosen = [bars.trained(panel) for panel in panels]
     marked = any(entry.unstable for entries in chosen for entry in entries if entry.speed)
-    caption = CAPTION + (" ~: unstable, see the table." if marked else "")
+    caption = CAPTION + bars.left_out(panels) + (" ~: unstable, see the table." if marked else "")
     fig, axes = bars.figure(chosen, looks, looks.title("Training speed", panels), caption)
     for ax, panel, entries in zip(axes, panels, chosen, strict=True):
         ax.set_title(panel.target)
@@ -42,7 +41,8 @@ def _panel(ax: Axes, entries: Sequence[Entry], looks: style.Looks) -> None:
         if speed is None or speed.value is None:
             bars.failed(ax, y, bars.story(entry) if entry.bad else "no step was counted")
             continue
-        ax.barh(y, speed.value, height=0.62, color=looks.colour(entry), zorder=2)
+        (bar,) = ax.barh(y, speed.value, height=0.62, color=looks.colour(entry), zorder=2)
+        style.tip(ax, bar, f"{entry.label}: {show.number(speed.value)} tokens/s")
         end = speed.value
         if speed.low is not None and speed.high is not None:
             reach = [[max(0.0, end - speed.low)], [max(0.0, speed.high - end)]]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
@@ -36,12 +37,14 @@ INK = "#222222"
 GREY = "#6b6b6b"
 FAINT = "#d9d9d9"
 FAILED = "#a4262c"
+ON_COLOUR = "#1f1f1f"  # text on a pale field: stays dark where the page is
 BASE = "#4D4D4D"
 
 RC: dict[str, Any] = {
     "svg.hashsalt": "adaptbench",
     "svg.fonttype": "path",
     "text.parse_math": False,
+    "text.color": INK,
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.spines.top": False,
@@ -96,6 +99,10 @@ class Looks:
         """What is shown, on which data; with a single model also its name, found nowhere else."""
         model = f", {short(self.models[0], 34)}" if len(self.models) == 1 else ""
         return f"{what}: {short(panels[0].dataset, 34)}{model}"
+
+    def whole_title(self, what: str) -> str:
+        """The same for a chart of all datasets."""
+        return f"{what}: {short(self.models[0], 34)}" if len(self.models) == 1 else what
 
     def marker(self, entry: Entry) -> str:
         return MARKERS[self.methods.index(entry.cell.method.name) % len(MARKERS)]
@@ -172,9 +179,29 @@ def entry_labels(entries: Sequence[Entry], looks: Looks) -> list[str]:
 # ---------------------------------------------------------------- figures
 
 
-def figure(width: float, height: float, title: str, caption: str) -> Figure:
+class Chart(Figure):
+    """A figure that remembers what each marked artist says when it is pointed at."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.tips: dict[str, str] = {}
+
+    def tip(self, artist: Artist, text: str) -> None:
+        """Mark an artist: its group in the SVG gets an id, `tips` the text for it."""
+        name = f"tip{len(self.tips) + 1}"
+        artist.set_gid(name)
+        self.tips[name] = show.plain(text)
+
+
+def tip(ax: Axes, artist: Artist, text: str) -> None:
+    chart = ax.figure
+    assert isinstance(chart, Chart)  # every chart is made by `figure`
+    chart.tip(artist, text)
+
+
+def figure(width: float, height: float, title: str, caption: str) -> Chart:
     """An empty figure with its title above and its caption below, both on the left."""
-    made = Figure(figsize=(width, height), layout="constrained")
+    made = Chart(figsize=(width, height), layout="constrained")
     made.get_layout_engine().set(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.04)  # type: ignore
     made.suptitle(title, x=0.012, ha="left", fontsize=12, fontweight="bold", color=INK)
     wrapped = "\n".join(

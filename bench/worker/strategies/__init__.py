@@ -24,7 +24,7 @@ class Unsupported(Exception):
 
 
 def module(cell: Cell) -> Any:
-    """The cell's strategy.  `auto` is `single` until there is something to choose by."""
+    """The cell's strategy.  `auto` without a plan is `single`."""
     name = "single" if cell.strategy.name == "auto" else cell.strategy.name
     return importlib.import_module(f"bench.worker.strategies.{name}")
 

@@ -1,0 +1,129 @@
+"""What can be chosen: every entry with the few numbers that a choice weighs.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+from bench.report.compare import Entry, Pair, Panel
+from bench.report.measures import Estimate
+from bench.report.plans import Planned
+from bench.report.rows import PLANNED, Row
+from bench.score.verdicts import Outcome
+
+FLIPPED: dict[Outcome, Outcome] = {
+    "better": "worse",
+    "worse": "better",
+    "equivalent": "equivalent",
+    "not resolved": "not resolved",
+}
+
+
+@dataclass(frozen=True)
+class Against:
+    """One option minus another by the dataset's first metric, as the paired test found it."""
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float | None
+    outcome: Outcome  # of the first option
+    rows_needed: int | None
+
+
+@dataclass(frozen=True)
+class Option:
+    """An entry on its target."""
+
+    entry: Entry
+    panel: Panel
+
+    @property
+    def target(self) -> str:
+        return self.panel.target
+
+    @property
+    def good(self) -> list[Row]:
+        return self.entry.good
+
+    @property
+    def measured(self) -> bool:
+        return bool(self.good)
+
+    @property
+    def planned(self) -> bool:
+        """Predicted and never begun."""
+        return all(row.status == PLANNED for row in self.entry.rows)
+
+    @cached_property
+    def plan(self) -> Planned | None:
+        return next((row.plan for row in self.entry.rows if row.plan), None)
+
+    @cached_property
+    def score(self) -> Estimate | None:
+        return self.entry.quality(self.panel.metric)
+
+    @cached_property
+    def usd(self) -> Estimate | None:
+        """Of one run: measured over all phases, else predicted for training."""
+        if self.entry.cost or not self.plan or self.plan.usd is None:
+            return self.entry.cost
+        return Estimate(self.plan.usd, self.plan.usd_low, self.plan.usd_high)
+
+    @cached_property
+    def hours(self) -> float | None:
+        """Wall hours of one run: measured over all phases, else predicted for training."""
+        seconds = [sum(row.wall_s.values()) for row in self.good]
+        if seconds:
+            return fmean(seconds) / 3600
+        return self.plan.hours if self.plan else None
+
+    @cached_property
+    def first_token_p95_ms(self) -> float | None:
+        return _mean([row.served.first_token_p95_ms if row.served else None for row in self.good])
+
+    def serving_usd(self, tokens: float) -> float | None:
+        """Dollars a month for so many tokens."""
+        return _mean([row.served.monthly_usd(tokens) if row.served else None for row in self.good])
+
+    def against(self, other: Option) -> Against | None:
+        """What the paired test says of this option against another; None where none was made."""
+        if self.panel is not other.panel:
+            return None
+        pair = self.panel.pair(self.entry, other.entry, self.panel.metric)
+        return _against(pair, flipped=pair.a is not self.entry) if pair else None
+
+
+def _against(pair: Pair, flipped: bool) -> Against | None:
+    found, verdict = pair.difference, pair.verdict
+    if found is None or verdict is None:
+        return None
+    value, low, high, outcome = found.value, found.low, found.high, verdict.outcome
+    if flipped:
+        value, outcome = -value, FLIPPED[outcome]
+        low, high = (None if high is None else -high), (None if low is None else -low)
+    return Against(value, low, high, verdict.p, outcome, found.rows_needed)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def options(panels: Sequence[Panel]) -> Iterator[Option]:
+    """All entries of some panels of one dataset, in their order."""
+    for panel in panels:
+        for entry in panel.entries:
+            yield Option(entry, panel)
+
+
+def reference(option: Option, all_options: Sequence[Option]) -> Option | None:
+    """The same model's run of the suite's reference method on the same target (usually full)."""
+    name = option.panel.comparison.reference
+    for other in all_options:
+        same = other.panel is option.panel and other.entry.model == option.entry.model
+        if same and other.entry.cell.method.name == name:
+            return other
+    return None

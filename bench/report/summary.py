@@ -1,0 +1,141 @@
+"""summary.csv: one row a cell for programs, units in the column names, empty where unknown."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from bench.report import show
+from bench.report.frames import six_digits
+from bench.report.plans import Planned
+from bench.report.rows import COUNTERS, PHASES, PLANNED, Row
+
+
+def summary(rows: Sequence[Row]) -> pd.DataFrame:
+    """One row a cell, everything in it; written to summary.csv."""
+    metrics = sorted({name for row in rows if row.quality for name in row.quality.metrics})
+    labels = sorted({name for row in rows if row.quality for name in row.quality.invalid_rate})
+    lines = [
+        _identity(row)
+        | _quality(row, metrics, labels)
+        | _training(row)
+        | _memory(row)
+        | _money(row)
+        | _plan(row)
+        | _proof(row)
+        for row in rows
+    ]
+    # Six digits; and object, else pandas makes floats of counts beside unknowns.
+    rounded = [{key: six_digits(value) for key, value in line.items()} for line in lines]
+    return pd.DataFrame(rounded, dtype=object)
+
+
+def _identity(row: Row) -> dict[str, Any]:
+    cell = row.cell
+    return {
+        "cell": row.id,
+        "model": cell.model.name,
+        "method": cell.method.name,
+        "dataset": cell.dataset.name,
+        "target": cell.target.name,
+        "devices": cell.target.devices * cell.target.nodes,
+        "strategy": cell.strategy.name,
+        "seed": cell.seed,
+        "status": row.outcome,
+        "stage": row.stage,
+        "reason": None if row.comparable else show.plain(row.why),
+        "compared": row.comparable,
+        "source": "predicted" if row.status == PLANNED else "measured",
+    }
+
+
+def _quality(row: Row, metrics: Sequence[str], labels: Sequence[str]) -> dict[str, Any]:
+    scores = row.quality
+    found: dict[str, Any] = {}
+    for name in metrics:
+        metric = scores.metrics.get(name) if scores else None
+        found[name] = metric.value if metric else None
+        found[f"{name}_low"] = metric.low if metric else None
+        found[f"{name}_high"] = metric.high if metric else None
+    found["test_rows_scored"] = scores.n if scores else None
+    found["test_rows"] = row.answered[1]
+    for label in labels:
+        found[f"{label}_invalid_share"] = scores.invalid_rate.get(label) if scores else None
+    found["empty_share"] = scores.empty_rate if scores else None
+    found["truncated_share"] = scores.truncated_rate if scores else None
+    return found
+
+
+def _training(row: Row) -> dict[str, Any]:
+    training, reached = row.training, row.convergence
+    speed = training.speed if training else None
+    return {
+        "first_validation_loss_nats": training.first_validation if training else None,
+        "last_validation_loss_nats": training.last_validation if training else None,
+        "steps": training.steps if training else None,
+        "tokens": training.tokens if training else None,
+        "supervised_tokens": training.supervised_tokens if training else None,
+        "tokens_per_s": speed.tokens_per_s if speed else None,
+        "tokens_per_s_low": speed.low if speed else None,
+        "tokens_per_s_high": speed.high if speed else None,
+        "tokens_per_s_per_device": speed.tokens_per_s_per_device if speed else None,
+        "speed_unstable": speed.unstable if speed else None,
+        "step_s": speed.step_s if speed else None,
+        "padding_share": speed.padding_share if speed else None,
+        "training_steps_s": training.train_s if training and training.steps else None,
+        "target_loss_nats": reached.target_loss if reached else None,
+        "time_to_target_s": reached.reached.train_s if reached and reached.reached else None,
+        "train_wall_s": row.wall_s.get("train"),
+        "generate_wall_s": row.wall_s.get("generate"),
+    }
+
+
+def _memory(row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for phase in PHASES:
+        for counter in COUNTERS:
+            peak = row.highest(phase, operator.attrgetter(counter))
+            found[f"{phase}_peak_{counter}_gib"] = None if peak is None else peak / show.GIB
+    return found
+
+
+def _money(row: Row) -> dict[str, Any]:
+    cost, price = row.cost, row.cell.target.price
+    steps = cost.train if cost else None
+    return {
+        "cost_usd": cost.job.usd if cost else None,
+        "cost_low_usd": cost.job.low_usd if cost else None,
+        "cost_high_usd": cost.job.high_usd if cost else None,
+        "training_steps_cost_usd": steps.usd if steps else None,
+        "device_hours": cost.device_hours if cost else None,
+        "usd_per_device_hour": price.usd_per_device_hour,
+        "price_date": price.date,
+    }
+
+
+def _plan(row: Row) -> dict[str, Any]:
+    plan = row.plan or Planned()
+    sizes = {"device": plan.device_bytes, "host": plan.host_bytes}
+    return {
+        "planned_fits": plan.fits,
+        "planned_strategy": plan.strategy,
+        **{f"planned_{k}_gib": None if v is None else v / show.GIB for k, v in sizes.items()},
+        "planned_hours": plan.hours,
+        "planned_usd": plan.usd,
+    }
+
+
+def _proof(row: Row) -> dict[str, Any]:
+    audit = row.audit
+    return {
+        "total_params": audit.total_params if audit else None,
+        "trainable_share": row.trainable_share,
+        "quantized_share": row.quantized_share,
+        "attempt": row.attempt,
+        "attempts": row.attempts,
+        "events": row.link("events.jsonl"),
+        "predictions": row.link("predictions.jsonl"),
+    }

@@ -1,0 +1,64 @@
+"""How to read each table: one place for the longer sentences of the report.  Inline Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.report import show
+
+SUMMARY = (
+    "All measured. Score: the dataset's first metric, mean over seeds; its interval is the widest "
+    "of any seed's. Cost: all phases of one run × devices × the target's price; the range is the "
+    "price's. Peak: the counter that decides whether it fits. Pareto: nothing measured is both "
+    "better and cheaper. –: not known."
+)
+
+FIT = (
+    "Predicted: reserved by torch plus the CUDA context, on the fullest device; the second figure "
+    "is the worst order of the data's lengths. Measured: reserved on a GPU; on a CPU the process "
+    "above what it held before the model. Largest need over datasets and seeds. How far off "
+    "predictions are: `docs/accuracy.md`."
+)
+
+SPEEDS = (
+    "Speed ÷ reference's: ratio of the medians of tokens/s, with a 95 % interval over blocks of "
+    "steps, only where machine, threads, versions and timing protocol agree. Epoch: step seconds "
+    "for every row of the train split, predicted from the counted steps; evaluation, loading and "
+    "saving come on top."
+)
+
+DIFFERENCES = (
+    "A minus B on the test rows that both answered. Interval: paired bootstrap; where both "
+    "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "
+    "rows and seeds together. p: approximate randomisation, Holm-corrected over all pairs of "
+    "this metric. *not resolved* isn't *equal*: it says that these rows can't tell. "
+    "~: the answers differ on fewer than 10 rows, so the interval is too narrow: go by p. "
+)
+
+NO_MARGIN = (
+    "The suite sets no margin (`comparison: {margin: …}`), so nothing is called equal, and "
+    "rows needed are unknown. All pairs and metrics: [differences.csv](differences.csv)."
+)
+
+FIRST_ONLY = "*Not every metric was tested: of many pairs, only the first of each answer field.*"
+
+NOISE = (
+    "How far a score moves (one standard deviation) with other test rows, all seeds kept, "
+    "and with another training seed, noise of rows taken out:"
+)
+
+GAINS = (
+    "Gain over the untuned model on the same rows, with its 95 % interval (of each group alone, "
+    "not corrected for their number). Spread: highest minus lowest gain; p: Cochran's Q, whether "
+    "the groups' gains differ by more than their rows' noise."
+)
+
+
+def margin_text(margins: Sequence[float]) -> str:
+    delta = show.listed([f"{margin:g}" for margin in margins], "or")
+    return (
+        f"*no difference larger than δ*: shown by two one-sided tests, δ = {delta} for the "
+        "first metric. Rows needed: test rows with which a method as good as the other would "
+        "be shown to be so in 4 of 5 cases, if rows vary as here. All pairs and metrics: "
+        "[differences.csv](differences.csv)."
+    )
