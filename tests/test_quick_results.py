@@ -35,15 +35,16 @@ def test_adapting_beats_the_untuned_model(
     assert value is not None and base is not None and value > base + 0.1
 
 
-def test_the_committed_report_is_what_the_results_give(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suite", ["quick", "prod"])  # measured, and only planned
+def test_the_committed_report_is_what_the_results_give(suite: str, tmp_path: Path) -> None:
     """The text; that charts are redrawn byte for byte is tested where they were drawn."""
-    shutil.copytree(ROOT / "results" / "quick", tmp_path / "quick")
-    report = tmp_path / "quick" / "report"
+    shutil.copytree(ROOT / "results" / suite, tmp_path / suite)
+    report = tmp_path / suite / "report"
     before = (report / "report.md").read_bytes()
     page = _without_charts(report / "index.html")
     (report / "report.md").unlink()
     (report / "index.html").unlink()
-    done = bench("report", "quick", "--results", str(tmp_path))
+    done = bench("report", suite, "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert (report / "report.md").read_bytes() == before
     assert _without_charts(report / "index.html") == page
