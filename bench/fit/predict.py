@@ -133,7 +133,7 @@ def _margin(plan: Plan, target: TargetSpec) -> list[str]:
     share = plan.device_bytes / (target.device_memory_gib * GIB)
     high = (plan.device_high_bytes or 0) / (target.device_memory_gib * GIB)
     if share <= 1 < max(high, share * (1 + constant("narrow_margin"))):
-        return ["narrow: within the prediction's error of the limit; a probe runs first"]
+        return ["narrow: within the prediction's error of the limit; probe before a long run"]
     return []
 
 
