@@ -1,4 +1,5 @@
 # make bench              run suites/quick.yaml, here and now; ends with the path of a report
+# make bench FRESH=1      run again what is finished: a clone holds the results of quick
 # make bench SUITE=prod   run another suite
 # make report SUITE=…     redraw tables and charts from results/
 # make test               run the tests
@@ -28,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 bench: setup
-	$(BIN)/bench run $(SUITE)
+	$(BIN)/bench run $(SUITE) $(if $(FRESH),--fresh)
 
 report: setup
 	$(BIN)/bench report $(SUITE)
