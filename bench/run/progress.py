@@ -57,7 +57,9 @@ class Progress:
         self._total, self._done = total, done
         self.bars.update(self.suite, total=total, completed=done)
         if done:
-            self.console.print(f"{done} of {total} cells are finished already (--fresh runs them again)")
+            self.console.print(
+                f"{done} of {total} cells are finished already (--fresh runs them again)"
+            )
 
     def cell_begins(self, cell: Cell) -> None:
         self.console.print(f"begin  {_label(cell)}", markup=False)
