@@ -158,7 +158,7 @@ def _predicted(advice: Advice) -> Iterator[str]:
     data = show.markdown(advice.dataset)
     yield (
         f"On **{data}** nothing has been run yet, so **quality is unknown**: what follows is "
-        "predicted from the training step alone: [what fits](#fit) and what it costs, "
+        "predicted, training and generation: [what fits](#fit) and what it costs, "
         "not what is best."
     )
     if not advice.accepted:
