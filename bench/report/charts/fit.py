@@ -37,7 +37,7 @@ def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
         return None
     lines, targets = _lines(found)
     names = [f"{style.short(model, 28)} × {style.short(method, 18)}" for model, method in lines]
-    width = 0.075 * max(map(len, names)) + 1.75 * len(targets) + 1.0
+    width = 0.075 * max(map(len, names)) + 1.75 * len(targets) + 1.4
     left_out = len({_key(fit) for fit in found}) - len(lines)
     more = f" {left_out} more in the table." if left_out else ""
     fig = style.figure(
@@ -92,6 +92,9 @@ def _told(fit: Fit) -> list[str]:
         if size is not None:
             share = f" ({show.share(size / have)})" if have else ""
             found.append(f"{mark} {show.gib(size)}{share}")
+    if fit.answer == "does not fit" and fit.breaks:  # it need not be the GPU while it trains
+        first = fit.breaks.split(";")[0].replace("too little", "short")
+        found.append(style.short(first, 32))
     return found
 
 
