@@ -143,6 +143,7 @@ class Audit(Record):
     frozen_moved: int | None = Field(None, description="Frozen tensors that changed: must be 0.")
     batches: dict[str, int] = Field({}, description="Rows and paddings seen in the first step.")
     load: LoadFacts | None = None
+    load_by_rank: list[LoadFacts] = Field([], description="Of each rank, where there were several.")
     settings: dict[str, Any] = Field({}, description="What was in effect, read back.")
     wrapper: str | None = Field(None, description="Class that the trainer ran the model in.")
     sharded_tensors: int | None = Field(

@@ -186,6 +186,7 @@ def loaded(cell: Cell, model: Any, dtype: str | None = None) -> Audit:
         attention=getattr(model.config, "_attn_implementation", None),
         decoder_layers=len(weights.decoder_layers(model)),
         load=getattr(model, "load_facts", None),
+        load_by_rank=_load_by_rank(model),
         libraries=libraries(),
     )
     audit.problems = methods.module(method.kind).problems(model, method)
@@ -201,13 +202,23 @@ def loaded(cell: Cell, model: Any, dtype: str | None = None) -> Audit:
             f"{part} weights are held in {held}, not in {method.quantization.bits} bit"
             for part, held in weights.unquantized_parts(model).items()
         ]
-    if audit.load and audit.load.memory_saving is False:
-        peak, held = audit.load.host_peak_bytes or 0, audit.load.held_bytes
+    wasteful = [one for one in (audit.load, *audit.load_by_rank) if one and not _saved(one)]
+    if wasteful:
+        peak, held = wasteful[0].host_peak_bytes or 0, wasteful[0].held_bytes
         audit.warnings.append(
             f"loading was not memory-saving: {peak / 2**30:.2f} GiB of host memory for "
             f"{held / 2**30:.2f} GiB of weights"
         )
     return audit
+
+
+def _load_by_rank(model: Any) -> list[Any]:
+    facts = getattr(model, "load_facts", None)
+    return ranks.gathered(facts) if facts and ranks.world() > 1 else []
+
+
+def _saved(facts: Any) -> bool:
+    return facts.memory_saving is not False
 
 
 def _check_adapters(audit: Audit, model: Any, adapter: AdapterSpec) -> None:
