@@ -55,6 +55,11 @@ def trained(attempt: Path) -> Path:
     return root() / "trained" / f"{cell.name}.{attempt.name}.{digest(str(attempt.resolve()))}"
 
 
+def checkpoints(attempt: Path) -> Path:
+    """Where an attempt keeps what its training can go on from."""
+    return root() / "checkpoints" / trained(attempt).name
+
+
 def sha256(folder: Path) -> str:
     """One hash over all safetensors files of a folder, by name."""
     total = hashlib.sha256()

@@ -194,6 +194,14 @@ class TrainRecord(PhaseRecord):
     first_loss: float | None = None
     final_loss: float | None = None
     validation_loss: float | None = Field(None, description="Last one, nats per answer token.")
+    resumed_from_step: int | None = Field(
+        None, description="Checkpoint that it last went on from, after an interruption."
+    )
+    repeated_steps: int = Field(
+        0, description="Done, lost and done again; no other count has them."
+    )
+    repeated_s: float = 0.0
+    repeated_tokens: int = 0
     weights: str | None = Field(None, description="Name in the cache folder, not a path.")
     weights_sha256: str | None = None
 

@@ -36,6 +36,7 @@ class Trace:
     trainable: int
     held_bytes: int
     trained_bytes: int
+    packed_bytes: int  # of held_bytes, what is in 4 bit
     costs: StepCosts
 
     @functools.cached_property
@@ -97,6 +98,7 @@ def record(request: Request, run: Run) -> Trace:
         trainable=sum(p.numel() for p in trained),
         held_bytes=sum(p.numel() * p.element_size() for p in parameters),
         trained_bytes=sum(p.numel() * p.element_size() for p in trained),
+        packed_bytes=sum(p.numel() for p in parameters if p.dtype == torch.uint8),
         costs=costs,
     )
 
@@ -192,7 +194,14 @@ def _lengthened(shallow: Trace, deeper: Trace, more: int) -> Trace:
         update=depth.counts_at(shallow.costs.update, deeper.costs.update, more),
         micro_batches=shallow.costs.micro_batches,
     )
-    linear = ("host_bytes", "parameters", "trainable", "held_bytes", "trained_bytes")
+    linear = (
+        "host_bytes",
+        "parameters",
+        "trainable",
+        "held_bytes",
+        "trained_bytes",
+        "packed_bytes",
+    )
     return Trace(
         events=depth.grown(full, gains, more),
         layers=(),

@@ -86,7 +86,9 @@ def _both(first: Any, second: Any) -> Any:
 # ---------------------------------------------------------------- which tensors are a rank's own
 
 
-def _own(model: Any, state_dict: Tensors, load_config: Any) -> Iterator[tuple[tuple[str, str], Any]]:
+def _own(
+    model: Any, state_dict: Tensors, load_config: Any
+) -> Iterator[tuple[tuple[str, str], Any]]:
     """((name in the model, name in the checkpoint), tensor) of what this rank has to read."""
     mapping = load_config.weight_mapping or []
     renamings = [m for m in mapping if isinstance(m, core_model_loading.WeightRenaming)]
