@@ -3,100 +3,125 @@
 from __future__ import annotations
 
 import os
-import signal
+from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bench import cache as folders
 from bench import store
-from bench.record import Status, TrainRecord
-from bench.run import launch
+from bench.record import PhaseRecord, Status, TrainRecord
+from bench.report import tables, threats
+from bench.report.rows import rows
+from bench.run import launch, runner
+from bench.run.progress import Progress
+from bench.spec import Cell
 
-from ..conftest import ROOT, bench, environment
+from ..conftest import ROOT
 from .ranks import Trained, make_cell, train
-from .test_failures import start, steps_done, wait_for, worker_of
+from .test_failures import worker_of
 
 pytest.importorskip("torch")
 
-SUITE = """\
-name: {name}
-models: [tiny-llama]
-methods: [lora]
-datasets: [support-desk]
-targets: [cpu]
-budget:
-  max_steps: 16
-  micro_batch: 2
-  global_batch: 4
-  max_length: 256
-  max_new_tokens: 8
-  max_train_rows: 40
-  max_validation_rows: 4
-  max_test_rows: 4
-  evaluate_every: 4
-  checkpoint_every: 4
-"""
+STEPS, EVERY = 14, 4
+BUDGET: dict[str, Any] = {
+    "max_steps": STEPS,
+    "checkpoint_every": EVERY,
+    "evaluate_every": 4,
+    "global_batch": 4,
+    "max_train_rows": 40,  # an epoch ends after ten steps
+    "max_test_rows": 2,
+    "max_new_tokens": 4,
+}
+Stop = Callable[[], None]
+
+
+class Stopping(Progress):
+    """Does something to a training at a step."""
+
+    def __init__(self, step: int, stop: Stop) -> None:
+        super().__init__(Console(file=StringIO()))
+        self.at, self.stop = step, stop
+
+    def phase_begins(self, cell: Cell, phase: str) -> Callable[[dict[str, Any]], None]:
+        def on_event(event: dict[str, Any]) -> None:
+            if event["event"] == "step" and event["step"] == self.at:
+                self.stop()
+
+        return on_event
+
+
+def kill_worker() -> None:
+    worker = worker_of(SimpleNamespace(pid=os.getpid()))
+    assert worker is not None
+    worker.kill()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def in_project(cache: Path, monkeypatch: Any) -> Path:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("ADAPTBENCH_CACHE", str(cache))
+    return cache
 
 
 def losses(attempt: store.Attempt) -> list[tuple[int, Any, Any, Any, int]]:
     return [(s.step, s.loss, s.grad_norm, s.learning_rate, s.tokens) for s in attempt.steps]
 
 
-def only(project: Path, suite: str) -> store.CellResult:
-    return store.read_suite(project / "results", suite)[0]
+def test_killed_and_interrupted_it_is_the_same_training(tmp_path: Path, in_project: Path) -> None:
+    """Under dropout, across the end of an epoch; the runner goes on with the same attempt."""
+    adapter = make_cell("tiny-llama", "lora", "single").method.adapter
+    assert adapter is not None
+    dropout = {"adapter": adapter.model_dump() | {"dropout": 0.2}}
+    cell = make_cell("tiny-llama", "lora", "single", budget=BUDGET, method=dropout)
 
+    def run(step: int, stop: Stop) -> PhaseRecord:
+        return runner.run_cell(cell, runner.Run(tmp_path / "broken", Stopping(step, stop)))
 
-def test_killed_twice_it_is_the_same_training(project: Path, cache: Path) -> None:
-    """Once the worker, once the runner; dropout is on, and an epoch ends within."""
-    for name in ("broken", "whole"):
-        text = SUITE.format(name=name)
-        (project / "suites" / f"{name}.yaml").write_text(text, encoding="utf-8")
-    runner = start(project, "broken", cache)
-    wait_for(lambda: steps_done(project, "broken") >= 6, 900)
-    worker = worker_of(runner)
-    assert worker is not None
-    worker.kill()
-    output, _ = runner.communicate(timeout=900)
-    assert runner.returncode == 0, output
-    first = only(project, "broken").attempts[0].train
-    assert first and first.status is Status.KILLED and 6 <= first.steps < 16
+    first = run(6, kill_worker)
+    assert isinstance(first, TrainRecord) and first.status is Status.KILLED, first.reason
+    assert 6 <= first.steps < STEPS
+    with pytest.raises(KeyboardInterrupt):
+        run(first.steps + 3, interrupt)
+    last = run(0, interrupt)
+    assert last.phase == "generate" and last.status is Status.OK, last.reason
 
-    runner = start(project, "broken", cache)
-    wait_for(lambda: steps_done(project, "broken") >= first.steps + 3, 900)
-    os.kill(runner.pid, signal.SIGKILL)
-    runner.wait()
-    for name in ("broken", "whole"):
-        done = bench("run", name, cwd=project, env=environment(cache), timeout=1200)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    broken, whole = only(project, "broken"), only(project, "whole")
-    assert [a.path.name for a in broken.attempts] == ["attempt-001"]
-    attempt, expected = broken.attempts[0], whole.attempts[0]
-    assert losses(attempt) == losses(expected)
+    (broken,) = store.read_suite(tmp_path / "broken", cell.suite)
+    (attempt,) = broken.attempts
+    whole = train(cell, tmp_path / "whole")
+    assert losses(attempt) == losses(whole.attempt)
     assert [(e.step, e.loss, e.tokens) for e in attempt.evaluations] == [
-        (e.step, e.loss, e.tokens) for e in expected.evaluations
+        (e.step, e.loss, e.tokens) for e in whole.attempt.evaluations
     ]
-    record, one_go = attempt.train, expected.train
-    assert record and one_go and record.status is Status.OK, record
-    assert record.weights_sha256 == one_go.weights_sha256
-    _is_accounted_for(attempt, record, one_go)
+    record = attempt.train
+    assert record and record.status is Status.OK and not (attempt.audit or whole.audit).problems
+    _is_accounted_for(attempt, record, whole.record)
     assert (attempt.path / "train.1.json").exists()
-    assert not list((cache / "checkpoints").glob(f"{attempt.path.parent.name}*"))
-    report = (project / "results" / "broken" / "report" / "report.md").read_text(encoding="utf-8")
-    assert f"resumed from step {record.resumed_from_step}" in report
-    assert "resumed from" not in (project / "results" / "whole" / "report" / "report.md").read_text(
-        encoding="utf-8"
-    )
+    assert not folders.checkpoints(attempt.path).exists()
+    _is_marked(broken, record)
+
+
+def _is_marked(broken: store.CellResult, record: TrainRecord) -> None:
+    found = rows([broken])
+    (told,) = [line for line in threats.repeats([SimpleNamespace(rows=found)]) if "resumed" in line]
+    assert f"resumed from step {record.resumed_from_step}: {record.repeated_steps} steps" in told
+    assert f"resumed from step {record.resumed_from_step}" in tables.sources(found)["attempt"][0]
 
 
 def _is_accounted_for(attempt: store.Attempt, record: TrainRecord, one_go: TrainRecord) -> None:
     """Every step counts once; what was done twice is told apart, and its time is in wall_s."""
     assert record.interruptions == 2
-    assert record.resumed_from_step and record.resumed_from_step % 4 == 0
+    assert record.resumed_from_step in (8, 12)
     done = [e for e in attempt.events if e.get("event") == "step"]
-    assert record.repeated_steps == len(done) - 16 >= 2
+    assert record.repeated_steps == len(done) - STEPS >= 2
     for name in ("steps", "tokens", "padded_tokens", "supervised_tokens", "first_loss"):
         assert getattr(record, name) == getattr(one_go, name), name
     assert record.repeated_tokens == sum(e["tokens"] for e in done) - record.tokens
@@ -122,10 +147,8 @@ def _is_accounted_for(attempt: store.Attempt, record: TrainRecord, one_go: Train
     ],
 )
 def test_interrupted_it_goes_on(
-    model: str, method: str, strategy: str, tmp_path: Path, cache: Path, monkeypatch: Any
+    model: str, method: str, strategy: str, tmp_path: Path, in_project: Path
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("ADAPTBENCH_CACHE", str(cache))
     budget = {"checkpoint_every": 2, "max_steps": 5}
     cell = make_cell(model, method, strategy, budget=budget)
     whole = train(cell, tmp_path / "whole")
@@ -154,7 +177,7 @@ def _interrupted(cell: Any, results: Path) -> Path:
 
     def stop(event: dict[str, Any]) -> None:
         if event["event"] == "step" and event["step"] >= 3:
-            raise KeyboardInterrupt
+            interrupt()
 
     with pytest.raises(KeyboardInterrupt):
         launch.run_phase(cell, attempt, "train", stop)
