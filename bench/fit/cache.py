@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Record)
 
 # What a StepMemory depends on; the rest only reads it.
 _TRACING = (
-    "allocator", "build", "checkpointing", "costs", "depth", "generation", "gptq_tree",
+    "allocator", "build", "checkpointing", "costs", "depth", "floor", "generation", "gptq_tree",
     "growth", "host", "kernels", "ledger", "lengths", "litgpt_tree", "loss", "memory", "metacache",
     "optim", "patches", "precision", "quantize", "request", "sharding",
     "shards", "simulate", "step", "trace",

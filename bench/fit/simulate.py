@@ -15,6 +15,7 @@ from bench.fit import depth, kernels, step
 from bench.fit.allocator import CachingAllocator, Event
 from bench.fit.build import build
 from bench.fit.costs import StepCosts, observe
+from bench.fit.floor import asked_of_weights
 from bench.fit.ledger import Birth, Peak, peaks
 from bench.fit.request import Request
 from bench.fit.trace import Tracer
@@ -89,7 +90,7 @@ def record(request: Request, run: Run) -> Trace:
         births=tracer.births,
         categories=tracer.categories,
         host_bytes=tracer.host_bytes,
-        parameters=sum(_elements(parameter) for parameter in parameters),
+        parameters=sum(_stands_for(parameter) for parameter in parameters),
         trainable=sum(p.numel() for p in trained),
         held_bytes=sum(p.numel() * p.element_size() for p in parameters),
         trained_bytes=sum(p.numel() * p.element_size() for p in trained),
@@ -117,7 +118,7 @@ def trace_request(
     return record(request, run)
 
 
-def _elements(parameter: object) -> int:
+def _stands_for(parameter: object) -> int:
     """Weights that a parameter stands for: a packed 4-bit one holds its shape in its state.
 
     Packed experts are 3-D codes, two a byte, and 2-D scales (bench.worker.experts4bit.packing).
@@ -212,7 +213,12 @@ def _uniform(config: str) -> bool:
 
 def _elements_of(request: Request) -> tuple[int, int]:
     """(trained elements, elements as held)."""
-    parameters = list(build(request).parameters())
+    return _elements(asked_of_weights(request).model_dump_json())
+
+
+@functools.cache
+def _elements(asked: str) -> tuple[int, int]:
+    parameters = list(build(Request.model_validate_json(asked)).parameters())
     trained = sum(p.numel() for p in parameters if p.requires_grad)
     return trained, sum(p.numel() for p in parameters)
 
