@@ -79,7 +79,7 @@ def run_cell(cell: Cell, how: Run) -> PhaseRecord:
         attempt = attempt or store.new_attempt(folder)
         cell = _placed(cell, plan, attempt)
         unsure = decision is planning.Decision.PROBE and cell.method.trains
-        if unsure and _record(attempt, "train") is None:
+        if unsure and _record(attempt, "train") is None and not _checkpointed(attempt):
             failed = probe.probe(cell, attempt, how.progress.phase_begins(cell, "probe"))
             if failed is not None:
                 return failed

@@ -163,7 +163,8 @@ class Auditor:
             found.append(
                 f"{seen['unsupervised_rows']} of {seen['rows']} rows of the first step had no label"
             )
-        if self.cell.budget.checkpoint_every and not checkpoints.every(self.cell):
+        budget = self.cell.budget
+        if budget.checkpoint_every and not budget.probe and not checkpoints.every(self.cell):
             found.append(
                 f"no checkpoints under {self.cell.strategy.name}: interrupted, it begins anew"
             )

@@ -24,7 +24,8 @@ KEPT = 2  # the last whole one, and the one that is being written
 
 def every(cell: Cell) -> int | None:
     """Steps between checkpoints; None where there are none."""
-    return cell.budget.checkpoint_every if cell.strategy.name in STRATEGIES else None
+    possible = cell.strategy.name in STRATEGIES and not cell.budget.probe
+    return cell.budget.checkpoint_every if possible else None
 
 
 def arguments(cell: Cell) -> dict[str, Any]:
