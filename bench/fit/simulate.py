@@ -209,7 +209,7 @@ def _lengthened(shallow: Trace, deeper: Trace, more: int) -> Trace:
         costs=costs,
         **{
             name: getattr(shallow, name) + more * (getattr(deeper, name) - getattr(shallow, name))
-            for name in linear.split()
+            for name in linear
         },
     )
 

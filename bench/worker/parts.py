@@ -94,6 +94,7 @@ def _own(
     renamings = [m for m in mapping if isinstance(m, core_model_loading.WeightRenaming)]
     converters = [m for m in mapping if isinstance(m, core_model_loading.WeightConverter)]
     names = model.state_dict()
+    inside = {module for layer in decoder_layers(model) for module in layer.modules()}
     seen: Counter[Any] = Counter()
     for key in sorted(state_dict, key=core_model_loading.dot_natural_key):
         renamed, pattern = core_model_loading.rename_source_key(
@@ -102,7 +103,7 @@ def _own(
         if renamed not in names and key in names:
             renamed, pattern = key, None
         tensor = state_dict[key]
-        experts = _experts(model, renamed)
+        experts = _experts(model, inside, renamed)
         if experts is not None:
             first, last = own_rows(experts)
             if not _is_stack(tensor, experts):  # one tensor is one expert: they come in their order
@@ -115,13 +116,14 @@ def _own(
         yield (renamed, key), tensor
 
 
-def _experts(model: Any, name: str) -> int | None:
-    """How many experts a tensor of this name is packed from; None where it isn't."""
+def _experts(model: Any, inside: set[Any], name: str) -> int | None:
+    """How many experts of a decoder layer a tensor of this name is packed from; None: it isn't."""
     parent, _, last = name.rpartition(".")
     if last not in PACKED:
         return None
     module = model.get_submodule(parent)
-    return module.full_shapes["down_proj"][0] if isinstance(module, Experts4bit) else None
+    narrowed = isinstance(module, Experts4bit) and module in inside
+    return module.full_shapes["down_proj"][0] if narrowed else None
 
 
 def _is_stack(tensor: Any, experts: int) -> bool:
