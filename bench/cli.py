@@ -15,6 +15,8 @@ from rich.table import Table
 from bench.errors import UserError
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from bench.spec import Cell, Suite
 
 app = typer.Typer(
@@ -268,15 +270,51 @@ def compare(
         lists = {"obstacles": found.obstacles, "only_a": found.only_a, "only_b": found.only_b}
         console.print_json(json.dumps({"changes": made.to_dict("records")} | lists))
         return
-    table = Table(*made.columns)
-    for line in made.itertuples(index=False):
-        table.add_row(*map(str, line))
-    console.print(table)
+    _print_frame(made)
     for name, only in (("A", found.only_a), ("B", found.only_b)):
         if only:
             console.print(f"only in {name}: {', '.join(only)}", markup=False)
     for obstacle in found.obstacles:
         errors.print(f"careful: {obstacle}", markup=False, soft_wrap=True, style="yellow")
+
+
+@app.command()
+def rerun(
+    cell: Annotated[str, typer.Argument(help="A cell's id, or enough of it.")],
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Say whether it agrees with the attempt before.")
+    ] = False,
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Run one cell again, as a new attempt; the report then speaks of the new one."""
+    from bench import environment
+    from bench import show as shows
+    from bench.report import repeat
+    from bench.store import CellResult
+
+    found = shows.find(results, cell)
+    here = environment.gpus()
+    if not environment.can_run(found.cell.target, here):
+        wanted = f"{found.cell.target.devices * found.cell.target.nodes} × {found.cell.target.gpu}"
+        errors.print(f"{found.cell.id} is for {wanted}; here: {environment.describe(here)}")
+        raise typer.Exit(CANNOT_RUN_HERE)
+    before = found.latest
+    out = errors if as_json else console
+    failed = _run_cells([found.cell], results, fresh=True, anyway=True, out=out)
+    after = CellResult(found.cell, found.path).latest
+    if compare and before and after and after.path != before.path:
+        told = repeat.repeat(found, before, after)
+        if as_json:
+            print(json.dumps(told.as_json()))
+        else:
+            _print_frame(repeat.table(told))
+            for line in [*repeat.notes(told), told.words]:
+                console.print(line, markup=False, soft_wrap=True)
+    elif compare:
+        errors.print("there was no earlier attempt to compare with")
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -352,6 +390,13 @@ def add_model(
 # ---------------------------------------------------------------- helpers
 
 
+def _print_frame(made: DataFrame) -> None:
+    table = Table(*made.columns)
+    for line in made.itertuples(index=False):
+        table.add_row(*map(str, line))
+    console.print(table)
+
+
 def _flags(name: str, value: Any) -> list[str]:
     """An option as bench.fit spells it; nothing where it wasn't given."""
     flag = name.replace("_", "-")
@@ -394,21 +439,23 @@ def _plan_missing(path: Path, only: str | None, cells: list[Cell], results: Path
         planning.plan_cells(path, only, wanted, results)
 
 
-def _run_cells(cells: list[Cell], results: Path, fresh: bool, anyway: bool) -> bool:
+def _run_cells(
+    cells: list[Cell], results: Path, fresh: bool, anyway: bool, out: Console = console
+) -> bool:
     """Run, tell how it went; returns whether any cell ended in an error."""
     from bench.record import Status
     from bench.run.progress import Progress
     from bench.run.runner import Run, run_suite
 
     try:
-        with Progress(console) as progress:
+        with Progress(out) as progress:
             states = run_suite(cells, Run(results, progress, fresh, anyway))
     except KeyboardInterrupt:
         errors.print("interrupted: what is finished is kept; run the same command to go on")
         raise typer.Exit(INTERRUPTED) from None
     counts = {status: sum(s.status is status for s in states) for status in Status}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    console.print(f"{len(states)} cells: {told}", markup=False)
+    out.print(f"{len(states)} cells: {told}", markup=False)
     return bool(counts[Status.ERROR])
 
 

@@ -51,11 +51,20 @@ def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     """Run every cell that isn't finished, in order.  Interrupts go up to the caller."""
     todo = [cell for cell in cells if _wanted(cell, how)]
     how.progress.begin(total=len(cells), done=len(cells) - len(todo))
+    for cell in cells:
+        _renew_notes(cell, how.results)
     for cell in todo:
         how.progress.cell_begins(cell)
         record = run_cell(cell, how)
         how.progress.cell_ends(cell, record)
     return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
+
+
+def _renew_notes(cell: Cell, results: Path) -> None:
+    """A finished cell keeps its id; what doesn't touch the run (margins, prices) is as of today."""
+    path = store.cell_folder(results, cell) / "cell.json"
+    if path.exists() and store.read_record(Cell, path) != cell:
+        store.write_json(path, cell)
 
 
 def _wanted(cell: Cell, how: Run) -> bool:
