@@ -23,15 +23,10 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench.score.answers import (
-    entity_pairs,
-    format_answer,
-    normalise,
-    parse_label,
-    text_options,
-    true_label,
-)
+from bench.score.answers import format_answer, parse_label, text_options, true_label
+from bench.score.entities import entity_pairs
 from bench.score.overlap import matches, repeated
+from bench.score.plain import normalise
 from bench.spec import DatasetSpec, Field_
 
 SHOWN = 5  # examples of what was found

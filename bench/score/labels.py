@@ -14,7 +14,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from bench.score.answers import Pair, normalise
+from bench.score.entities import Pair
+from bench.score.plain import normalise
 from bench.score.resample import FloatArray, Sums, divide, known, mean_of
 
 # ---------------------------------------------------------------- labels

@@ -18,18 +18,9 @@ from pydantic import BaseModel, ConfigDict
 
 from bench.record import Prediction
 from bench.score import labels, text
-from bench.score.answers import (
-    Pair,
-    entity_pairs,
-    format_entities,
-    normalise,
-    parse_entities,
-    parse_label,
-    split_fields,
-    strip_thinking,
-    text_options,
-    true_label,
-)
+from bench.score.answers import parse_label, split_fields, text_options, true_label
+from bench.score.entities import Pair, entity_pairs, format_entities, parse_entities
+from bench.score.plain import normalise, strip_thinking
 from bench.score.resample import FloatArray, Sums, known, mean_of
 from bench.spec import DatasetSpec, Field_
 

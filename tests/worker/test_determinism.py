@@ -58,7 +58,7 @@ def test_a_first_step_on_the_clock_is_not_watched() -> None:
 @pytest.mark.parametrize(
     ("message", "name"),
     [
-        ("cumsum_cuda_kernel does not have a deterministic implementation, but", "cumsum_cuda_kernel"),
+        ("kthvalue CUDA does not have a deterministic implementation, but", "kthvalue CUDA"),
         (
             "Flash Attention defaults to a non-deterministic algorithm. To explicitly enable",
             "Flash Attention",
