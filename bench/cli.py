@@ -322,13 +322,22 @@ def export(
     suite: SuiteName,
     parquet: Annotated[Path | None, typer.Option(help="A file to write.")] = None,
     csv: Annotated[Path | None, typer.Option(help="A file to write.")] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="A .parquet or .csv file: one row a test row instead.")
+    ] = None,
     results: Results = Path("results"),
 ) -> None:
     """Write one row a cell for your own dashboards: all scores, times, costs, peaks, plans."""
     from bench.report import export as exports
 
+    if parquet is None and csv is None and scores is None:
+        raise UserError("say where to: --parquet FILE, --csv FILE or --scores FILE")
+    if scores is not None:
+        rows = exports.scores(results, Path(suite).stem)
+        (exports.parquet if scores.suffix == ".parquet" else exports.csv)(rows, scores)
+        console.print(f"{scores}: {len(rows)} test rows", markup=False, soft_wrap=True)
     if parquet is None and csv is None:
-        raise UserError("say where to: --parquet FILE or --csv FILE")
+        return
     made = exports.table(results, Path(suite).stem)
     for file, write in ((parquet, exports.parquet), (csv, exports.csv)):
         if file is not None:

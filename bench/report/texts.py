@@ -47,6 +47,20 @@ NOISE = (
     "and with another training seed, noise of rows taken out:"
 )
 
+RATES = (
+    "Shares of the rows, with their exact 95 % interval (Clopper and Pearson). An answer without "
+    "one valid label is wrong; how answers are read: `docs/numbers.md`."
+)
+
+SCORES = {
+    True: "[scores.csv](scores.csv) one a test row.",
+    False: "`bench export SUITE --scores FILE` writes one a test row.",
+}
+
+GROUPS = (
+    "In brackets: 95 % interval over the group's rows; behind them: gain over the untuned model. "
+)
+
 GAINS = (
     "Gain over the untuned model on the same rows, with its 95 % interval (of each group alone, "
     "not corrected for their number). Spread: highest minus lowest gain; p: Cochran's Q, whether "
