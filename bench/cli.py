@@ -15,8 +15,11 @@ from rich.table import Table
 from bench.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pandas import DataFrame
 
+    from bench.score.hygiene import Hygiene
     from bench.spec import Cell, Suite
 
 app = typer.Typer(
@@ -91,10 +94,11 @@ def check(
         "left_out": len(found.excluded),
     }
     if as_json:
-        console.print_json(json.dumps(counts))
-    else:
-        numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if key != "suite")
-        console.print(f"{found.path}: ok: {numbers.replace('left_out', 'left out')}", markup=False)
+        hygiene = {h.dataset: h.model_dump() for h in _inspected(found, results)} if data else {}
+        console.print_json(json.dumps(counts | ({"data": hygiene} if data else {})))
+        return
+    numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if key != "suite")
+    console.print(f"{found.path}: ok: {numbers.replace('left_out', 'left out')}", markup=False)
     if data:
         _check_data(found, results)
 
@@ -428,15 +432,22 @@ def _fit(*arguments: str) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def _check_data(found: Suite, results: Path) -> None:
-    """Warnings go to stderr, so that `--json` stays JSON."""
+def _inspected(found: Suite, results: Path) -> Iterator[Hygiene]:
     from bench.run.inspection import inspect
 
-    for hygiene in inspect(found.cells, results):
-        sizes = ", ".join(f"{split.rows} {name}" for name, split in hygiene.splits.items())
-        errors.print(f"{hygiene.dataset}: {sizes} rows", markup=False, soft_wrap=True)
+    return inspect(found.cells, results)
+
+
+def _check_data(found: Suite, results: Path) -> None:
+    """What was found about each dataset's rows; warnings go to stderr."""
+    from bench.report import datasets
+
+    for hygiene in _inspected(found, results):
+        for line in datasets.lines(hygiene):
+            console.print(line, markup=False, soft_wrap=True)
         for warning in hygiene.warnings:
-            errors.print(f"  warning: {warning}", markup=False, soft_wrap=True, style="yellow")
+            text = f"{hygiene.dataset}: warning: {warning}"
+            errors.print(text, markup=False, soft_wrap=True, style="yellow")
 
 
 def _plan_missing(path: Path, only: str | None, cells: list[Cell], results: Path) -> None:
