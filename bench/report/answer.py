@@ -61,7 +61,7 @@ def _taken(advice: Advice, take: Option) -> Iterator[str]:
     where = f"On **{show.markdown(advice.dataset)}**, on **{show.markdown(take.target)}**"
     yield (
         f"{where}{f', with {told}' if told else ''}: **take {name(take, advice)}**. "
-        f"It scores [{_scored(take)}](#quality) by {show.markdown(advice.metric)}, "
+        f"It scores [{_scored(take)}](#quality) by {show.markdown(advice.metric)}{_on_rows(take)}, "
         f"[costs {_cost(take)}](#cost) and takes {hours(take.hours)} for one run, all phases."
     )
     yield from _reference(advice, take)
@@ -384,6 +384,11 @@ def name(option: Option, advice: Advice) -> str:
     """The method alone where there is one model; foreign text escaped."""
     several = len({other.entry.model for other in advice.everything}) > 1
     return show.markdown(option.entry.label if several else option.entry.method)
+
+
+def _on_rows(option: Option) -> str:
+    found = option.entry.quality(option.panel.metric)
+    return f" on {show.many(found.n, 'test row')}" if found and found.n else ""
 
 
 def _scored(option: Option) -> str:

@@ -151,7 +151,10 @@ def _group_bounds(panel: Panel, entry: Entry, group: str, metric: str) -> str:
             continue
         whole = row.answers.sums[metric]
         chosen = [index for index, name in enumerate(row.answers.groups) if name == group]
-        low, high = Sums(whole.rows[chosen], whole.finish).interval() or (None, None)
+        low, high = Sums(whole.rows[chosen], whole.finish, scale=whole.scale).interval() or (
+            None,
+            None,
+        )
         found.append(Estimate(whole.value(chosen), low, high, len(chosen)))
     over = pooled(found)
     return show.between(over.low, over.high, show.score) if over else ""

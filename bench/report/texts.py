@@ -31,7 +31,8 @@ DIFFERENCES = (
     "A minus B on the test rows that both answered. Interval: paired bootstrap; where both "
     "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "
     "rows and seeds together. p: approximate randomisation, Holm-corrected over all pairs of "
-    "this metric. *not resolved* isn't *equal*: it says that these rows can't tell. "
+    "this metric (those with a trivial baseline apart). *not resolved* isn't *equal*: it says "
+    "that these rows can't tell. "
     "~: the answers differ on fewer than 10 rows, so the interval is too narrow: go by p. "
 )
 

@@ -24,6 +24,7 @@ from bench.score.resample import (
     mean_of,
     percentile_interval,
     resampled_sums,
+    unseen,
 )
 
 # ---------------------------------------------------------------- labels
@@ -109,11 +110,15 @@ def per_class(counts: FloatArray, labels: Sequence[str]) -> dict[str, float | No
 
 def class_intervals(counts: FloatArray) -> list[tuple[float, float] | None]:
     """95 % bootstrap interval of each class's F1 over rows; None below two rows, or where no
-    resample holds the class."""
+    resample holds the class.  Where nothing varies, the rows that have the class decide."""
     if len(counts) < 2:
         return [None] * (counts.shape[1] // 3)
     drawn = class_f1(resampled_sums(counts))
-    return [percentile_interval(column[~np.isnan(column)]) for column in drawn.T]
+    having = (counts.reshape(len(counts), 3, -1)[:, 1:] > 0).any(axis=1).sum(axis=0)
+    return [
+        unseen(percentile_interval(column[~np.isnan(column)]), int(n))
+        for column, n in zip(drawn.T, having, strict=True)
+    ]
 
 
 # ---------------------------------------------------------------- entities

@@ -315,9 +315,14 @@ def _per_type(column: Column, counts: labels.Counts) -> dict[str, Metric]:
     """n: the true entities of a type; the interval is over rows."""
     found = labels.sums_by_type(column.predicted_entities, column.true_entities, counts)
     return {
-        kind: _metric(sums.value(), sums.interval(), int(sums.rows[:, 2].sum()))
+        kind: _metric(sums.value(), _interval(sums), int(sums.rows[:, 2].sum()))
         for kind, sums in found.items()
     }
+
+
+def _interval(sums: Sums) -> tuple[float, float] | None:
+    """Of the rows that have the type, true or predicted: the others say nothing about it."""
+    return Sums(sums.rows[sums.rows.any(axis=1)], sums.finish).interval()
 
 
 def _metric(value: float | None, interval: tuple[float, float] | None, n: int) -> Metric:
