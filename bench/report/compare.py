@@ -101,7 +101,8 @@ class Entry:
     @property
     def device_hours(self) -> Estimate | None:
         hours = [row.cost.device_hours for row in self.good if row.cost]
-        return Estimate(fmean(hours)) if hours else None
+        known = [value for value in hours if value is not None]
+        return Estimate(fmean(known)) if known else None
 
     @property
     def speed(self) -> Estimate | None:

@@ -119,7 +119,8 @@ def synthetic(panels: Panels) -> list[str]:
 
 
 def random_weights(panels: Panels) -> list[str]:
-    kinds = {(e.model, e.cell.model.weights.kind) for e in _entries(panels)}
+    weights = {e.model: e.cell.model.weights for e in _entries(panels)}
+    kinds = {(model, held.kind) for model, held in weights.items() if held}
     names = sorted(model for model, kind in kinds if kind == "random")
     tiny = sorted(model for model, kind in kinds if kind == "tiny")
     found = []
