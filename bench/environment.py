@@ -12,8 +12,8 @@ from importlib import metadata
 
 import psutil
 
-from bench.record import Environment
 from bench.errors import UserError
+from bench.record import Environment
 from bench.spec import ModelSpec, TargetSpec
 
 PACKAGES = (

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from bench.record import Environment
-from bench.report import show
+from bench.report import apis, show
 from bench.report.compare import Entry, Panel
 from bench.report.rows import Row
 
@@ -24,11 +24,12 @@ def threats(panels: Panels) -> list[str]:
 
 
 def _rows(panels: Panels) -> list[Row]:
-    return [row for panel in panels for row in panel.rows]
+    """Each once: what an API answered stands in several panels."""
+    return list({row.id: row for panel in panels for row in panel.rows}.values())
 
 
 def _entries(panels: Panels) -> list[Entry]:
-    return [entry for panel in panels for entry in panel.entries]
+    return list({id(entry): entry for panel in panels for entry in panel.entries}.values())
 
 
 def _environments(panels: Panels) -> list[Environment]:
@@ -258,6 +259,10 @@ def cut_rows(panels: Panels) -> list[str]:
     return told
 
 
+def answered_by_apis(panels: Panels) -> list[str]:
+    return list(apis.warnings(_rows(panels)))
+
+
 def always(panels: Panels) -> list[str]:
     return [
         "Intervals of scores are per cell: two that overlap may still differ. Only the paired "
@@ -280,6 +285,7 @@ CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     settings,
     repeats,
     cut_rows,
+    answered_by_apis,
     always,
 )
 

@@ -153,7 +153,9 @@ class Client:
             finish_reason=finish,
             prompt_tokens=0,  # what is refused isn't billed
             new_tokens=0,
-            response={"error": {"status": error.status_code, "code": error.code, "message": message}},
+            response={
+                "error": {"status": error.status_code, "code": error.code, "message": message}
+            },
             latency_s=error.response.elapsed.total_seconds(),
             request_id=self._id(error.response.headers),
         )
