@@ -63,7 +63,7 @@ def load(path: Path) -> Suite:
     _check_rules(written, document, (models, methods, datasets, places))
     cells: list[Cell] = []
     excluded: list[tuple[str, str]] = []
-    asked: dict[tuple[str, str, int], str] = {}
+    asked: dict[tuple[str, str, str, int], str] = {}
     for target, model, dataset, (index, method) in _matrix(targets, models, datasets, methods):
         name = " × ".join(s.name for s in (model, method, dataset, target))
         rules = [r for r in written.rules if _applies(r.when, model, method, dataset, target)]
@@ -82,7 +82,7 @@ def load(path: Path) -> Suite:
                 f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
             ) from None
         if model.endpoint is not None:
-            question = (model.name, dataset.name, made[0].method.shots)
+            question = (model.name, dataset.name, method.kind, made[0].method.shots)
             if asked.setdefault(question, method.name) != method.name:
                 excluded.append((name, f"asks an API what {asked[question]} asks already"))
                 continue
