@@ -166,6 +166,8 @@ def _not_planned(option: Option) -> Iterator[str]:
     plan = option.plan
     if not option.planned:
         yield _what_happened(option)
+    elif option.entry.is_api:
+        yield "behind an API: quality and cost are known once it was asked"
     elif not option.entry.cell.method.trains:
         yield "trains nothing: a base to compare with, its quality not measured"
     elif plan is None or plan.fits is None:
