@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bench import suite
 from bench.errors import UserError
-from bench.spec import Cell
+from bench.spec import Cell, EndpointSpec, ModelSpec
 
 from .conftest import ROOT
 from .report.made import cell as made_cell
@@ -303,3 +305,16 @@ def test_a_model_has_weights_or_an_endpoint(project: Path) -> None:
     assert "has no `params` of its own" in error(with_api(project, both), text)
     (project / "suites" / "models" / "behind-api.yaml").write_text("name: behind-api\n")
     assert "`weights` is missing (a model behind an API has an `endpoint`)" in error(project, text)
+
+
+def test_the_documented_endpoint_is_one() -> None:
+    text = (ROOT / "docs" / "api-models.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n# suites/models/\S+\n(.*?)```", text, re.DOTALL)
+    model = ModelSpec.model_validate(yaml.safe_load(example))
+    assert model.endpoint and model.endpoint.price and model.endpoint.max_usd == 5
+    defaults = {name: field.default for name, field in EndpointSpec.model_fields.items()}
+    told = dict(re.findall(r"^\| `(\w+)` \| `?(\w+)`? \|", text, re.MULTILINE))
+    assert len(told) == 7
+    for name, value in told.items():
+        written = {"none": "None", "true": "True"}.get(value, value)
+        assert str(defaults[name]).removesuffix(".0") == written, name
