@@ -412,7 +412,8 @@ def _check_keys(cells: list[Cell], results: Path, fresh: bool) -> None:
     from bench.run.runner import finished
 
     for cell in cells:
-        if cell.model.endpoint and (fresh or finished(cell, results) is None):
+        asked = cell.model.endpoint and cell.method.needs_model
+        if asked and (fresh or finished(cell, results) is None):
             environment.api_key(cell.model)
 
 

@@ -50,12 +50,22 @@ class Run:
 def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     """Run every cell that isn't finished, in order.  Interrupts go up to the caller."""
     todo = [cell for cell in cells if _wanted(cell, how)]
+    for cell in cells:
+        _note(cell, how.results)
     how.progress.begin(total=len(cells), done=len(cells) - len(todo))
     for cell in todo:
         how.progress.cell_begins(cell)
         record = run_cell(cell, how)
         how.progress.cell_ends(cell, record)
     return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
+
+
+def _note(cell: Cell, results: Path) -> None:
+    """A corrected price, title or margin reaches the report without a new run."""
+    path = store.cell_folder(results, cell) / "cell.json"
+    written = store.read_record(Cell, path)
+    if written is not None and written != cell:
+        store.write_json(path, cell)
 
 
 def _wanted(cell: Cell, how: Run) -> bool:

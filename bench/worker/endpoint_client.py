@@ -115,7 +115,8 @@ class Client:
 
     def _answer(self, body: str, **more: Any) -> Answer:
         try:
-            response = json.loads(body)
+            # Hidden again: a server's JSON may have escaped some of the key's characters
+            response = json.loads(self.hide(json.dumps(json.loads(body), ensure_ascii=False)))
             choice = response["choices"][0]
             message = choice["message"]
             # A refusal is said in words of its own: they are what a user would read

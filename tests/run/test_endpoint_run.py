@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from bench import store
+from bench import store, suite
 from bench.record import Status
+from bench.run.progress import Progress
+from bench.run.runner import Run, run_suite
 
 from ..conftest import ROOT, bench, environment
 from ..fake_api import Fake, Reply, completion, fake_api
@@ -114,6 +118,19 @@ def test_killed_resumed_and_reported(
         assert KEY.encode() not in path.read_bytes(), path
     assert KEY not in output + done.stdout + done.stderr
     check_report(mixed / "results" / "mixed" / "report")
+
+    model = mixed / "suites" / "models" / "behind-api.yaml"
+    text = model.read_text(encoding="utf-8").replace("input: 1.0", "input: 2.0")
+    model.write_text(text, encoding="utf-8")
+    number = len(api.asked)
+    with Progress(Console(file=io.StringIO())) as progress:
+        states = run_suite(
+            suite.load(mixed / "suites" / "mixed.yaml").cells, Run(mixed / "results", progress)
+        )
+    assert len(states) == 3 and len(api.asked) == number  # a price costs no new answer
+    (result,) = [r for r in store.read_suite(mixed / "results", "mixed") if r.cell.model.endpoint]
+    assert result.cell.model.endpoint and result.cell.model.endpoint.price
+    assert result.cell.model.endpoint.price.usd_per_million_input == 2.0
 
 
 def check_report(folder: Path) -> None:

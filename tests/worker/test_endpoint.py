@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -121,6 +122,26 @@ def test_a_missing_key_is_told_before_anything_is_asked(
     with pytest.raises(UserError, match="variable TEST_API_KEY isn't set"):
         run(asked(cells, api.url), tmp_path)
     assert not api.asked
+
+
+def test_asking_loads_no_torch() -> None:
+    code = (
+        "import sys, bench.worker.__main__ as main, bench.worker.endpoint, openai\n"
+        "main.classify(ValueError('x'))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environment(), cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("key", [KEY, KEY + "/a+b="])
+def test_a_key_is_found_however_json_writes_it(
+    cells: Cells, api: Fake, tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_API_KEY", key)
+    body = json.dumps(completion(f"you sent {key}").body).replace("/", "\\/")
+    api.answer = lambda asked, n: Reply(body)
+    assert run(asked(cells, api.url), tmp_path)[0] is Status.OK
+    assert predictions(tmp_path)[0].prediction == "you sent [TEST_API_KEY]"
 
 
 # ---------------------------------------------------------------- what goes wrong
