@@ -71,6 +71,8 @@ def _caption(panels: Sequence[Panel]) -> str:
         "Measured. Error bars: 95 % interval over test rows (the widest of any seed). "
         "Pareto step: nothing measured is both better and cheaper."
     ]
+    if any(entry.is_api for panel in panels for entry in panel.entries):
+        lines.append("Behind an API: the tokens of the test's answers; nothing is trained.")
     lost = [
         f"{style.short(entry.model, 26)} × {entry.method} on {panel.target} ({entry.status})"
         for panel in panels
