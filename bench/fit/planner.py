@@ -47,8 +47,7 @@ def plan_cells(
 
 def _question(cell: Cell) -> str:
     """Cells that differ only in seed, or in data that is as long, have the same plan."""
-    planned = cell.target.device == "cuda"
-    request = request_of_cell(cell).digest if planned else cell.model.name
+    request = request_of_cell(cell).digest if cell.target.device == "cuda" else ""
     return f"{request} {cell.target.name} {cell.strategy} {job_of_cell(cell)} {cell.method.kind}"
 
 
