@@ -268,8 +268,8 @@ def _tolerance(advice: Advice, take: Option) -> Iterator[str]:
 def _volume(advice: Advice) -> Iterator[str]:
     if advice.constraints.monthly_tokens is None and any(o.entry.is_api for o in advice.accepted):
         yield (
-            "Volume: an API is paid for every answer, training once. `--monthly-tokens …` weighs a "
-            f"run with {MONTHS} months of serving."
+            "Volume: an API is paid for every answer, and only the test's are counted here. "
+            f"`--monthly-tokens …` weighs {MONTHS} months of serving too."
         )
 
 

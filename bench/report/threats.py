@@ -260,7 +260,15 @@ def cut_rows(panels: Panels) -> list[str]:
 
 
 def answered_by_apis(panels: Panels) -> list[str]:
-    return list(apis.warnings(_rows(panels)))
+    found = list(apis.warnings(_rows(panels)))
+    for panel in panels:
+        own = [e.cost.value for e in panel.entries if e.cost and not e.is_api]
+        if own and not any(own) and any(e.is_api and e.cost for e in panel.entries):
+            found.append(
+                f"No price is named for {show.markdown(panel.target)}: its runs look free beside "
+                "what an API costs."
+            )
+    return found
 
 
 def always(panels: Panels) -> list[str]:

@@ -177,3 +177,12 @@ def test_what_isn_t_asked_pays_for_no_second_answer() -> None:
     assert changed(first, method={"shots": 2}) != first.id
     for asked in ({"temperature": 1.0}, {"model": "other"}, {"base_url": "http://elsewhere/v1"}):
         assert api_cell(**asked).id != first.id
+
+
+def test_a_machine_without_a_price_is_not_free(tmp_path: Path) -> None:
+    price = {"usd_per_device_hour": 0, "low_usd": 0, "high_usd": 0, "provider": "us", "date": "",
+             "source": ""}  # fmt: skip
+    add(tmp_path, cell("m", "base", target=gpu_target("ours", price=price)), Run())
+    add(tmp_path, api_cell(), Run())
+    told = threats(compare.panels(rows(store.read_suite(tmp_path, "made"))))
+    assert any("No price is named for ours" in line for line in told)
