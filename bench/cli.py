@@ -198,6 +198,7 @@ def run(
     """Run the cells that aren't finished, then draw the report."""
     from bench import environment
     from bench import suite as suites
+    from bench.run.runner import check_keys
 
     found = suites.load(suites.find(suite))
     cells = suites.select(found.cells, only)
@@ -208,7 +209,7 @@ def run(
         raise typer.Exit(CANNOT_RUN_HERE)
     if len(runnable) < len(cells):
         console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
-    _check_keys(runnable, results, fresh)
+    check_keys(runnable, results, fresh)
     _plan_missing(Path(found.path), only, runnable, results)
     failed = _run_cells(runnable, results, fresh, run_anyway)
     from bench.report.build import CLAIMS, build
@@ -407,17 +408,6 @@ def _plan_missing(path: Path, only: str | None, cells: list[Cell], results: Path
     wanted = [cell for cell in cells if cell.target.device == "cuda"]
     if any(planning.read(results, cell) is None for cell in wanted):
         planning.plan_cells(path, only, wanted, results)
-
-
-def _check_keys(cells: list[Cell], results: Path, fresh: bool) -> None:
-    """Before hours or money are spent: the keys of the APIs that will be asked are there."""
-    from bench import environment
-    from bench.run.runner import finished
-
-    for cell in cells:
-        asked = cell.model.endpoint and cell.method.needs_model
-        if asked and (fresh or finished(cell, results) is None):
-            environment.api_key(cell.model)
 
 
 def _run_cells(cells: list[Cell], results: Path, fresh: bool, anyway: bool) -> bool:

@@ -61,32 +61,7 @@ def load(path: Path) -> Suite:
     _check_comparison(written, document, methods, datasets)
     places = [*targets, API] if any(model.endpoint for model in models) else targets
     _check_rules(written, document, (models, methods, datasets, places))
-    cells: list[Cell] = []
-    excluded: list[tuple[str, str]] = []
-    asked: dict[tuple[str, str, str, int], str] = {}
-    for target, model, dataset, (index, method) in _matrix(targets, models, datasets, methods):
-        name = " × ".join(s.name for s in (model, method, dataset, target))
-        rules = [r for r in written.rules if _applies(r.when, model, method, dataset, target)]
-        barred = next((rule.reason for rule in rules if rule.exclude), None)
-        if barred is None and model.endpoint is not None:
-            barred = _unaskable(method, models)
-        if barred is not None:
-            excluded.append((name, barred))
-            continue
-        point = _Point(written, rules, model, method, dataset, target)
-        try:
-            made = list(point.cells())
-        except ValidationError as error:
-            where = document.where(("methods", index))
-            raise UserError(
-                f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
-            ) from None
-        if model.endpoint is not None:
-            question = (model.name, dataset.name, method.kind, made[0].method.shots)
-            if asked.setdefault(question, method.name) != method.name:
-                excluded.append((name, f"asks an API what {asked[question]} asks already"))
-                continue
-        cells += made
+    cells, excluded = _crossed(written, document, (targets, models, datasets, methods))
     return Suite(
         name=written.name,
         version=written.version,
@@ -135,7 +110,42 @@ def _coordinate(cell: Cell, key: str) -> str:
 
 # ---------------------------------------------------------------- the matrix
 
+Lists = tuple[list[TargetSpec], list[ModelSpec], list[DatasetSpec], list[MethodSpec]]
 Combination = tuple[TargetSpec, ModelSpec, DatasetSpec, tuple[int, MethodSpec]]
+
+
+def _crossed(
+    written: SuiteFile, document: Document, lists: Lists
+) -> tuple[list[Cell], list[tuple[str, str]]]:
+    """The cells, and what is left out with its reason."""
+    cells: list[Cell] = []
+    excluded: list[tuple[str, str]] = []
+    asked: dict[str, str] = {}  # what is asked of an API: by which method
+    for target, model, dataset, (index, method) in _matrix(*lists):
+        name = " × ".join(s.name for s in (model, method, dataset, target))
+        rules = [r for r in written.rules if _applies(r.when, model, method, dataset, target)]
+        barred = next((rule.reason for rule in rules if rule.exclude), None)
+        if barred is None and model.endpoint is not None:
+            barred = _unaskable(method, lists[1])
+        if barred is not None:
+            excluded.append((name, barred))
+            continue
+        point = _Point(written, rules, model, method, dataset, target)
+        try:
+            made = list(point.cells())
+        except ValidationError as error:
+            where = document.where(("methods", index))
+            raise UserError(
+                f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
+            ) from None
+        if model.endpoint is not None:
+            identity = made[0].identity()
+            question = str(identity | {"method": identity["method"] | {"name": ""}})
+            if asked.setdefault(question, method.name) != method.name:
+                excluded.append((name, f"asks an API what {asked[question]} asks already"))
+                continue
+        cells += made
+    return cells, excluded
 
 
 def _matrix(

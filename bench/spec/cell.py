@@ -44,7 +44,8 @@ class Cell(Spec):
         if self.model.endpoint is None:
             return found
         shots = self.method.shots
-        rows = ("max_test_rows", "max_train_rows") if shots else ("max_test_rows",)
+        reads_train = shots or not self.method.needs_model
+        rows = ("max_test_rows", "max_train_rows") if reads_train else ("max_test_rows",)
         return {name: found[name] for name in ("schema_version", "model", "dataset", "seed")} | {
             "method": {"name": self.method.name, "kind": self.method.kind, "shots": shots},
             "target": {"name": self.target.name},
