@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from bench.report import answer, claims, datasets, differences, fits, show, speeds, tables
+from bench.report import answer, apis, claims, datasets, differences, fits, show, speeds, tables
 from bench.report.advice import Advice
 from bench.report.blocks import Block, Bullets, Picture, Section, Table, Text
 from bench.report.charts import CHARTS, WHOLE, Drawn
@@ -51,7 +51,9 @@ class Report:
 
     @property
     def rows(self) -> list[Row]:
-        return [row for panel in self.panels for row in panel.rows]
+        """Each once: what an API answered stands in several panels."""
+        found = {row.id: row for panel in self.panels for row in panel.rows}
+        return list(found.values())
 
     @property
     def begun(self) -> list[Panel]:
@@ -139,6 +141,9 @@ def _cost(report: Report) -> Iterator[Block]:
         yield Text(SUMMARY, "note")
     if any(entry.unstable for panel in report.panels for entry in panel.entries):
         yield Text("~: unstable, see [Method](#method).", "note")
+    asked = apis.table(report.rows)
+    if len(asked):
+        yield Table(asked, "Asked of an API", folded=len(asked) > LONG)
     yield from _serving(report)
 
 
