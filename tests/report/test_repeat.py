@@ -8,8 +8,7 @@ import numpy as np
 
 from bench.record import Status, StepEvent
 from bench.report.repeat import Line, Repeat, notes, repeat, table
-from bench.spec import Cell
-from bench.store import CellResult, append_line, read_record, write_json
+from bench.store import CellResult, append_line
 
 from .made import ENVIRONMENT, Run, add, cell
 
@@ -123,17 +122,3 @@ def test_what_chance_decides_is_named(tmp_path: Path) -> None:
 def test_untrained_cells_have_answers_alone(tmp_path: Path) -> None:
     found = again(tmp_path, Run(), Run(), method="base")
     assert found.agrees and "step losses" not in {one.what for one in found.lines}
-
-
-def test_a_suite_s_new_margin_reaches_finished_cells(tmp_path: Path) -> None:
-    """`bench run` renews what doesn't touch the run; nothing is run for it."""
-    from bench.run.runner import _renew_notes
-
-    old = cell("m", "lora")
-    folder = add(tmp_path, old)
-    new = Cell.model_validate(old.model_dump() | {"comparison": {"margin": 0.02}})
-    assert new.id == old.id
-    _renew_notes(new, tmp_path)
-    kept = read_record(Cell, folder / "cell.json")
-    assert kept and kept.comparison.margin == 0.02
-    write_json(folder / "cell.json", new)
