@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +28,14 @@ def model_folder(model: ModelSpec) -> Path:
     return root() / "models" / f"{model.name}-{digest(model.identity())}"
 
 
-def quantized_folder(
-    model: ModelSpec, quantization: QuantizationSpec, dtype: str, skip: Sequence[str] = ()
-) -> Path:
-    """Where `bench quantize` keeps a model; `dtype` is that of the weights left unquantised, `skip`
-    names linear layers among them.
+def quantized_folder(model: ModelSpec, quantization: QuantizationSpec, dtype: str) -> Path:
+    """Where `bench quantize` keeps a model; `dtype` is that of the weights left unquantised.
 
     What its name holds decides the bytes; the dtype that is computed in does not.
     """
     computing = ("compute_dtype", "experts_at_once")
     held = {k: v for k, v in quantization.identity().items() if k not in computing}
-    what = digest([model.identity(), held, dtype, sorted(skip)])
+    what = digest([model.identity(), held, dtype])
     return root() / "quantized" / f"{model.name}-{what}"
 
 
@@ -54,6 +50,11 @@ def trained(attempt: Path) -> Path:
     cell = attempt.parent
     # The results folder is part of the name: two checkouts may run the same cell at once.
     return root() / "trained" / f"{cell.name}.{attempt.name}.{digest(str(attempt.resolve()))}"
+
+
+def checkpoints(attempt: Path) -> Path:
+    """Where an attempt keeps what its training can go on from."""
+    return root() / "checkpoints" / trained(attempt).name
 
 
 def sha256(folder: Path) -> str:

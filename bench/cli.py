@@ -376,9 +376,6 @@ def show(
 def quantize(
     model: Annotated[str, typer.Argument(help="A name in suites/models.")],
     method: Annotated[str, typer.Option(help="A name in suites/methods.")] = "qlora",
-    experts_only: Annotated[
-        bool, typer.Option("--experts-only", help="Leave linear layers as sharding needs them.")
-    ] = False,
 ) -> None:
     """Write a model's 4-bit checkpoint once, layer by layer; later loads read it."""
     import subprocess
@@ -389,7 +386,6 @@ def quantize(
     load_named(ModelSpec, model)  # a wrong name is told at once
     load_named(MethodSpec, method)
     command = [sys.executable, "-m", "bench.worker.quantize", model, method]
-    command += ["--experts-only"] if experts_only else []
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 

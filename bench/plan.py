@@ -30,6 +30,9 @@ class StepMemory(Record):
     trainable: int
     held_bytes: int = Field(0, description="All weights as held, on one full copy.")
     trained_bytes: int = 0
+    load_bytes: int = Field(
+        0, description="A rank's device while a quantised model loads in parts; 0: not so loaded."
+    )
     micro_batches: int = 1
     micro_costs: list[CostRow] = Field([], description="Forward and backward.")
     update_costs: list[CostRow] = Field([])
@@ -121,7 +124,6 @@ class Plan(Record):
     strategy: str
     offload_params: bool = False
     offload_optimizer: bool = False
-    quantized: bool = False
     micro_batch: int
     device_bytes: int | None = Field(None, description="Reserved plus context: the driver's view.")
     device_high_bytes: int | None = Field(

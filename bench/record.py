@@ -146,6 +146,7 @@ class Audit(Record):
         None, description="Of the first step, as torch names them; null: it wasn't watched."
     )
     load: LoadFacts | None = None
+    load_by_rank: list[LoadFacts] = Field([], description="Of each rank, where there were several.")
     settings: dict[str, Any] = Field({}, description="What was in effect, read back.")
     wrapper: str | None = Field(None, description="Class that the trainer ran the model in.")
     sharded_tensors: int | None = Field(
@@ -196,6 +197,14 @@ class TrainRecord(PhaseRecord):
     first_loss: float | None = None
     final_loss: float | None = None
     validation_loss: float | None = Field(None, description="Last one, nats per answer token.")
+    resumed_from_step: int | None = Field(
+        None, description="Checkpoint that it last went on from, after an interruption."
+    )
+    repeated_steps: int = Field(
+        0, description="Done, lost and done again; no other count has them."
+    )
+    repeated_s: float = 0.0
+    repeated_tokens: int = 0
     weights: str | None = Field(None, description="Name in the cache folder, not a path.")
     weights_sha256: str | None = None
 

@@ -54,6 +54,9 @@ def render(found: store.CellResult, console: Console) -> None:
             losses = [e.loss for e in attempt.evaluations if e.loss is not None]
             path = " → ".join(f"{loss:.3f}" for loss in losses)
             console.print(f"{len(attempt.steps)} steps; validation loss {path}", markup=False)
+        if attempt.resumed_from_step is not None:
+            again = f"{len(attempt.repeated_steps)} steps ran twice"
+            console.print(f"resumed from step {attempt.resumed_from_step}: {again}", markup=False)
         if attempt.audit:
             _render_audit(attempt, console)
 

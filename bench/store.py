@@ -191,12 +191,37 @@ class Attempt:
 
     @cached_property
     def steps(self) -> list[StepEvent]:
-        return [StepEvent.model_validate(e) for e in self.events if e.get("event") == "step"]
+        """Each step once: those that a resumed training did again count as it did them last."""
+        return [StepEvent.model_validate(e) for e in self._kept[0] if e["event"] == "step"]
 
     @cached_property
     def evaluations(self) -> list[EvaluationEvent]:
-        rows = (e for e in self.events if e.get("event") == "evaluation")
-        return [EvaluationEvent.model_validate(row) for row in rows]
+        kept = (e for e in self._kept[0] if e["event"] == "evaluation")
+        return [EvaluationEvent.model_validate(event) for event in kept]
+
+    @cached_property
+    def repeated_steps(self) -> list[StepEvent]:
+        """Steps that were done, lost in an interruption and done again: spent, not counted."""
+        return [StepEvent.model_validate(e) for e in self._kept[1] if e["event"] == "step"]
+
+    @property
+    def resumed_from_step(self) -> int | None:
+        """The last checkpoint that training went on from; None where it ran in one go."""
+        steps = [e["from_step"] for e in self.events if e.get("event") == "resume"]
+        return steps[-1] if steps else None
+
+    @cached_property
+    def _kept(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Events of steps: (that count, that a later process did again)."""
+        kept: list[dict[str, Any]] = []
+        lost: list[dict[str, Any]] = []
+        for event in self.events:
+            if event.get("event") == "resume":
+                lost += [e for e in kept if e["step"] > event["from_step"]]
+                kept = [e for e in kept if e["step"] <= event["from_step"]]
+            elif event.get("event") in ("step", "evaluation"):
+                kept.append(event)
+        return kept, lost
 
     @cached_property
     def predictions(self) -> list[Prediction]:
@@ -209,6 +234,19 @@ class Attempt:
     @property
     def phases(self) -> list[PhaseRecord]:
         return [record for record in (self.train, self.generate) if record]
+
+
+def checkpoint(attempt: Path, folder: Path) -> tuple[int, Path] | None:
+    """(step, folder) of the last whole checkpoint that training can go on from.
+
+    An event tells that one is whole: a folder that is being written has no event yet.
+    """
+    told = (e["step"] for e in Attempt(attempt).events if e.get("event") == "checkpoint")
+    for step in sorted(set(told), reverse=True):
+        found = folder / f"checkpoint-{step}"
+        if found.is_dir():
+            return step, found
+    return None
 
 
 @dataclass(frozen=True)

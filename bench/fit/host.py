@@ -1,6 +1,8 @@
 """Host RAM of one node: what loading and offloading hold.
 
 * Processes: each rank has its libraries and CUDA's host side resident.
+* Loading in 4 bit what will be sharded: each rank reads to its own device, a layer in 16 bit at the
+  most; nothing stays on the host (bench.worker.parts).
 * Loading, plain: every rank builds the whole model in host RAM before it moves or shards it.  With
   memory-efficient loading only one rank's copy exists at a time, or shards are read by mapping
   (reclaimable, not counted).  transformers switches the efficient path off for quantised models
@@ -35,12 +37,18 @@ def host_memory(request: Request, found: Simulation) -> Host:
     sharding = request.sharding
     ranks = min(sharding.devices, sharding.devices_per_node)
     processes = int(ranks * constant("process_host_gib") * GIB)
-    copies = ranks if not sharding.memory_efficient_load else 1
-    weights = found.trace.parameters * DTYPE_BYTES[request.dtype]
-    if request.quantization is not None:
-        weights = weights * request.quantization.bits // 16
     train = _offloaded(request, found, ranks)
-    return Host(load=processes + copies * weights, train=processes + train)
+    return Host(load=processes + _loading(request, found, ranks), train=processes + train)
+
+
+def _loading(request: Request, found: Simulation, ranks: int) -> int:
+    sharding, quantization = request.sharding, request.quantization
+    weights = found.trace.parameters * DTYPE_BYTES[request.dtype]
+    if quantization is not None and quantization.bits == 4 and sharding.kind in ("fsdp", "zero3"):
+        return ranks * weights // max(1, request.config.get("num_hidden_layers", 1))
+    if quantization is not None:
+        weights = weights * quantization.bits // 16
+    return weights if sharding.memory_efficient_load else ranks * weights
 
 
 def _offloaded(request: Request, found: Simulation, ranks: int) -> int:
@@ -51,5 +59,5 @@ def _offloaded(request: Request, found: Simulation, ranks: int) -> int:
         return found.host * ranks
     share = ranks / sharding.devices
     trained = found.trace.trainable * ZERO_OFFLOAD_BYTES * ZERO_BUFFER_FACTOR
-    frozen = (found.trace.parameters - found.trace.trainable) * DTYPE_BYTES[request.dtype]
+    frozen = found.trace.held_bytes - found.trace.trained_bytes
     return int(share * (trained + (frozen if sharding.offload_params else 0)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from bench.fit.costs import Cost, StepCosts
 from bench.fit.host import host_memory
 from bench.fit.request import Request
-from bench.fit.simulate import simulate
+from bench.fit.simulate import Trace, simulate
 from bench.plan import CostRow, StepMemory
 
 
@@ -32,10 +32,24 @@ def step_memory(request: Request) -> StepMemory:
         trainable=trace.trainable,
         held_bytes=trace.held_bytes,
         trained_bytes=trace.trained_bytes,
+        load_bytes=loaded_in_parts_bytes(request, trace),
         micro_batches=trace.costs.micro_batches,
         micro_costs=cost_rows(trace.costs.micro),
         update_costs=cost_rows(trace.costs.update),
     )
+
+
+def loaded_in_parts_bytes(request: Request, trace: Trace) -> int:
+    """What a rank's device holds at most while it loads a 4-bit model that will be sharded.
+
+    Its part of what is packed, everything else whole, adapters too, and one layer being read or
+    cut up: at most that layer in 16 bit (bench.worker.parts).
+    """
+    sharding, quantization = request.sharding, request.quantization
+    if sharding.kind not in ("fsdp", "zero3") or quantization is None or quantization.bits != 4:
+        return 0
+    layer = trace.packed_bytes * 4 // max(1, request.config.get("num_hidden_layers", 1))
+    return trace.packed_bytes // sharding.devices + trace.held_bytes - trace.packed_bytes + layer
 
 
 def cost_rows(costs: Counter[Cost]) -> list[CostRow]:

@@ -131,6 +131,10 @@ def _details(row: Row) -> list[str]:
         size = plan.get(f"{name}_bytes")
         if size is not None:
             lines.append(f"    {name:20}{size / GIB:8.2f} with CUDA context")
+    for limit in plan["limits"]:
+        if (limit["name"], limit["phase"]) == ("gpu", "load"):
+            held = limit["need_bytes"] / GIB
+            lines.append(f"    {'while loading':20}{held:8.2f} at most, with CUDA context")
     return lines
 
 

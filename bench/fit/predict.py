@@ -40,7 +40,6 @@ def predict(request: Request, target: TargetSpec, cache: Cache | None = None) ->
         offload_params=sharding.offload_params,
         offload_optimizer=sharding.offload_optimizer,
         micro_batch=request.micro_batch,
-        quantized=request.quantization is not None,
     )
     cache = cache or Cache()
     try:
@@ -103,8 +102,9 @@ def _limits(plan: Plan, memory: StepMemory, target: TargetSpec) -> Iterator[Limi
         yield Limit(
             name="gpu", phase=memory.peak_phase, need_bytes=plan.device_bytes, have_bytes=have
         )
-        if whole := loaded_whole_bytes(plan, memory):
-            yield Limit(name="gpu", phase="load", need_bytes=whole, have_bytes=have)
+        if memory.load_bytes:
+            need = memory.load_bytes + int(constant("cuda_context_gib") * GIB)
+            yield Limit(name="gpu", phase="load", need_bytes=need, have_bytes=have)
     if target.host_ram_gib:
         loading = memory.host_load_bytes >= memory.host_bytes
         yield Limit(
@@ -140,18 +140,6 @@ def _grow_where_it_matters(plan: Plan, request: Request, target: TargetSpec, cac
 def add_growth(plan: Plan, growth: Growth) -> None:
     plan.growth = growth
     plan.device_high_bytes = (plan.device_bytes or 0) + growth.high_bytes
-
-
-def loaded_whole_bytes(plan: Plan, memory: StepMemory) -> int:
-    """What a rank's device holds while it loads, where that is the whole quantised model.
-
-    bitsandbytes can't quantise a shard: bench.worker.strategies fsdp and zero3 quantise the model
-    tensor by tensor on each rank's device, and keep their part of it afterwards.
-    """
-    sharded = plan.strategy.partition("+")[0] in ("fsdp", "zero3")
-    if not (sharded and plan.quantized):
-        return 0
-    return memory.held_bytes + int(constant("cuda_context_gib") * GIB)
 
 
 def _margin(plan: Plan, target: TargetSpec) -> list[str]:

@@ -36,6 +36,7 @@ class Trace:
     trainable: int
     held_bytes: int
     trained_bytes: int
+    packed_bytes: int  # of held_bytes, what is in 4 bit
     costs: StepCosts
 
     @functools.cached_property
@@ -94,6 +95,7 @@ def record(request: Request, run: Run) -> Trace:
         trainable=sum(p.numel() for p in trained),
         held_bytes=sum(p.numel() * p.element_size() for p in parameters),
         trained_bytes=sum(p.numel() * p.element_size() for p in trained),
+        packed_bytes=sum(p.numel() for p in parameters if p.dtype == torch.uint8),
         costs=costs,
     )
 
@@ -189,7 +191,14 @@ def _lengthened(shallow: Trace, deeper: Trace, more: int) -> Trace:
         update=depth.counts_at(shallow.costs.update, deeper.costs.update, more),
         micro_batches=shallow.costs.micro_batches,
     )
-    linear = ("host_bytes", "parameters", "trainable", "held_bytes", "trained_bytes")
+    linear = (
+        "host_bytes",
+        "parameters",
+        "trainable",
+        "held_bytes",
+        "trained_bytes",
+        "packed_bytes",
+    )
     return Trace(
         events=depth.grown(full, gains, more),
         layers=(),
@@ -200,7 +209,7 @@ def _lengthened(shallow: Trace, deeper: Trace, more: int) -> Trace:
         costs=costs,
         **{
             name: getattr(shallow, name) + more * (getattr(deeper, name) - getattr(shallow, name))
-            for name in linear
+            for name in linear.split()
         },
     )
 

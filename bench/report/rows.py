@@ -17,7 +17,7 @@ from statistics import fmean
 from pydantic import ValidationError
 
 from bench.errors import UserError
-from bench.record import ApiPrediction, Audit, Environment, Status
+from bench.record import ApiPrediction, Audit, Environment, Status, TrainRecord
 from bench.report.apis import Asked
 from bench.report.apis import asked as asked_of
 from bench.report.measures import (
@@ -71,6 +71,7 @@ class Row:
     environments: tuple[Environment, ...] = ()
     threads: tuple[int, ...] = ()
     interruptions: int = 0
+    resumed: TrainRecord | None = None  # where training went on from a checkpoint
     adapter_works: bool | None = None
     answered: tuple[int | None, int | None] = (None, None)  # test rows, of the whole split
     fingerprints: tuple[str | None, str | None] = (None, None)  # of the training and test rows
@@ -218,6 +219,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
         environments=tuple(r.environment for r in attempt.phases if r.environment),
         threads=tuple(r.threads for r in attempt.phases if r.threads is not None),
         interruptions=sum(record.interruptions for record in attempt.phases),
+        resumed=attempt.train if attempt.resumed_from_step is not None else None,
         adapter_works=generate.adapter_changes_logits if generate else None,
         answered=(generate.rows, generate.test_rows) if generate else (None, None),
         fingerprints=(

@@ -232,10 +232,15 @@ def sources(rows: Sequence[Row]) -> pd.DataFrame:
     """The files that each cell's numbers come from."""
     names = ("events.jsonl", "predictions.jsonl", "train.json", "generate.json", "audit.json")
     return frame(
-        {"cell": Link(row.id, f"../{row.id}/cell.json"), "attempt": row.attempt or show.NONE}
+        {"cell": Link(row.id, f"../{row.id}/cell.json"), "attempt": _attempt(row)}
         | {(short := name.partition(".")[0]): _linked(row, name, short) for name in names}
         for row in rows
     )
+
+
+def _attempt(row: Row) -> str:
+    resumed = f", resumed from step {row.resumed.resumed_from_step}" if row.resumed else ""
+    return f"{row.attempt or show.NONE}{resumed}"
 
 
 def _linked(row: Row, name: str, text: str) -> str | Link:

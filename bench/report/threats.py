@@ -263,6 +263,14 @@ def repeats(panels: Panels) -> list[str]:
             f"{show.many(len(broken), 'cell')} went on after an interruption: wall seconds and "
             "cost hold the interrupted processes too."
         )
+    for row in _rows(panels):
+        if (train := row.resumed) is not None:
+            told.append(
+                f"The training of {row.id} was interrupted and resumed from step "
+                f"{train.resumed_from_step}: {show.many(train.repeated_steps, 'step')} "
+                f"({train.repeated_s:.1f} s, {train.repeated_tokens:,} tokens) ran twice. Curves, "
+                "speeds and times to a target count each step once."
+            )
     return told
 
 

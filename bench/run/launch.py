@@ -61,6 +61,8 @@ def compose(attempt: Path, phase: str, death: Death | None) -> PhaseRecord:
         "ranks": world,
         "rank_memory": [event["memory"] for event in _by_rank(ends)] if world > 1 else [],
     }
+    if phase == "train":
+        common |= _resumed(attempt)
     told = _cause(ends, death, world)
     if told is None:  # every rank ended well
         told = next(event for event in ends if not event.get("rank"))
@@ -137,6 +139,19 @@ def _processes(attempt: Path, phase: str) -> list[list[Event]]:
         if current == phase:
             runs[-1].append(event)
     return runs
+
+
+def _resumed(attempt: Path) -> dict[str, Any]:
+    """What going on from a checkpoint cost: steps since then were done twice."""
+    found = store.Attempt(attempt)
+    if found.resumed_from_step is None:
+        return {}
+    return {
+        "resumed_from_step": found.resumed_from_step,
+        "repeated_steps": len(found.repeated_steps),
+        "repeated_s": sum(step.seconds for step in found.repeated_steps),
+        "repeated_tokens": sum(step.tokens for step in found.repeated_steps),
+    }
 
 
 def _counted(attempt: Path, phase: str) -> dict[str, Any]:

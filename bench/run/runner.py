@@ -4,7 +4,7 @@ What happens to a cell when its suite is run again:
 
     finished (ok, invalid, skipped, diverged, timeout, out of memory)   left alone
     killed, error                    the phase is tried again; the old record is kept beside it
-    interrupted while training       a new attempt: a half-trained model proves nothing
+    interrupted while training       a new attempt; with `checkpoint_every`, the same one goes on
     interrupted while generating     the same attempt goes on with the rows that are missing
 """
 
@@ -100,7 +100,7 @@ def run_cell(cell: Cell, how: Run) -> PhaseRecord:
         attempt = attempt or store.new_attempt(folder)
         cell = _placed(cell, plan, attempt)
         unsure = decision is planning.Decision.PROBE and cell.method.trains
-        if unsure and _record(attempt, "train") is None:
+        if unsure and _record(attempt, "train") is None and not _checkpointed(attempt):
             failed = probe.probe(cell, attempt, how.progress.phase_begins(cell, "probe"))
             if failed is not None:
                 return failed
@@ -108,8 +108,11 @@ def run_cell(cell: Cell, how: Run) -> PhaseRecord:
             record = _phase(cell, attempt, phase, how)
             if record.status is not Status.OK:
                 break
-        if record.status.final and not cell.budget.keep_weights:
-            shutil.rmtree(cache.trained(attempt), ignore_errors=True)
+        if record.status.final:
+            for one in store.attempt_folders(folder):
+                shutil.rmtree(cache.checkpoints(one), ignore_errors=True)
+            if not cell.budget.keep_weights:
+                shutil.rmtree(cache.trained(attempt), ignore_errors=True)
         return record
 
 
@@ -181,9 +184,15 @@ def _resumable(cell: Cell, folder: Path) -> Path | None:
     if not cell.method.trains:
         return last
     trained = _record(last, "train")
-    if trained is None or trained.status is not Status.OK:
+    if trained is None or not trained.status.final:
+        return last if cell.budget.checkpoint_every and _checkpointed(last) else None
+    if trained.status is not Status.OK:
         return None
     return last if cache.trained(last).is_dir() else None
+
+
+def _checkpointed(attempt: Path) -> bool:
+    return store.checkpoint(attempt, cache.checkpoints(attempt)) is not None
 
 
 def _record(attempt: Path, phase: str) -> PhaseRecord | None:

@@ -85,7 +85,7 @@ def scale(metric: str) -> float:
 class Budget(Spec):
     """How much each cell may train, evaluate and use."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"hang_limit_s", "probe"})
+    later: ClassVar[frozenset[str]] = frozenset({"hang_limit_s", "probe", "checkpoint_every"})
 
     max_steps: Positive | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
@@ -98,6 +98,11 @@ class Budget(Spec):
     max_validation_rows: Positive | None = None
     max_test_rows: Positive | None = None
     evaluate_every: Positive = Field(50, description="Steps between validation losses.")
+    checkpoint_every: Positive | None = Field(
+        None,
+        description="Steps between checkpoints that an interrupted training goes on from; null: "
+        "it begins anew. Under single and ddp.",
+    )
     timing_warmup_steps: NonNegative = Field(2, description="Recorded, not counted in tokens/s.")
     time_limit_s: Positive | None = Field(None, description="Per phase.")
     hang_limit_s: Positive = Field(

@@ -14,7 +14,7 @@ import torch
 
 from bench.record import Audit
 from bench.spec import AdapterSpec, Cell
-from bench.worker import methods, ranks, shards, strategies
+from bench.worker import checkpoints, methods, ranks, shards, strategies
 from bench.worker.proof import (
     adapters,
     batches,
@@ -175,6 +175,11 @@ class Auditor:
             found.append(
                 f"{seen['unsupervised_rows']} of {seen['rows']} rows of the first step had no label"
             )
+        budget = self.cell.budget
+        if budget.checkpoint_every and not budget.probe and not checkpoints.every(self.cell):
+            found.append(
+                f"no checkpoints under {self.cell.strategy.name}: interrupted, it begins anew"
+            )
         placed = audit.optimizer_state_devices
         elsewhere = [where for where in placed if where != self.cell.target.device.split(":")[0]]
         if elsewhere and not self.cell.strategy.offload_optimizer:
@@ -198,6 +203,7 @@ def loaded(cell: Cell, model: Any, dtype: str | None = None) -> Audit:
         attention=getattr(model.config, "_attn_implementation", None),
         decoder_layers=len(weights.decoder_layers(model)),
         load=getattr(model, "load_facts", None),
+        load_by_rank=_load_by_rank(model),
         libraries=libraries(),
     )
     audit.problems = methods.module(method.kind).problems(model, method)
@@ -213,13 +219,23 @@ def loaded(cell: Cell, model: Any, dtype: str | None = None) -> Audit:
             f"{part} weights are held in {held}, not in {method.quantization.bits} bit"
             for part, held in weights.unquantized_parts(model).items()
         ]
-    if audit.load and audit.load.memory_saving is False:
-        peak, held = audit.load.host_peak_bytes or 0, audit.load.held_bytes
+    wasteful = [one for one in (audit.load, *audit.load_by_rank) if one and not _saved(one)]
+    if wasteful:
+        peak, held = wasteful[0].host_peak_bytes or 0, wasteful[0].held_bytes
         audit.warnings.append(
             f"loading was not memory-saving: {peak / 2**30:.2f} GiB of host memory for "
             f"{held / 2**30:.2f} GiB of weights"
         )
     return audit
+
+
+def _load_by_rank(model: Any) -> list[Any]:
+    facts = getattr(model, "load_facts", None)
+    return ranks.gathered(facts) if facts and ranks.world() > 1 else []
+
+
+def _saved(facts: Any) -> bool:
+    return facts.memory_saving is not False
 
 
 def _check_adapters(audit: Audit, model: Any, adapter: AdapterSpec) -> None:

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from bench.record import EvaluationEvent, StepEvent
+from bench.store import Attempt
 from bench.worker import ranks
 from bench.worker.recorder import PROCESS, Recorder, cuda, devices, synchronize
 
@@ -23,7 +24,7 @@ class Meter:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.step = 0
+        self.step = self.resumed_from = 0
         self.planned_steps: int | None = None
         self.evaluated_at: int | None = None
         self.train_s = 0.0
@@ -33,6 +34,17 @@ class Meter:
         self.validation_loss: float | None = None
         self.pending: StepEvent | None = None
         self._reset()
+
+    def resume(self, done: Attempt) -> None:
+        """Go on counting after the steps of an attempt that were done before a checkpoint."""
+        steps, evaluations = done.steps, done.evaluations
+        self.step = self.resumed_from = done.resumed_from_step or 0
+        self.train_s = sum(step.seconds for step in steps)
+        for name in self.totals:
+            self.totals[name] = sum(getattr(step, name) for step in steps)
+        self.first_loss, self.final_loss = steps[0].loss, steps[-1].loss
+        if evaluations:
+            self.validation_loss, self.evaluated_at = evaluations[-1].loss, evaluations[-1].step
 
     def _reset(self) -> None:
         self.micro_batches = 0

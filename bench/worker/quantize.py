@@ -1,6 +1,6 @@
 """`bench quantize MODEL`: the 4-bit checkpoint written once, so that later loads take seconds.
 
-    python -m bench.worker.quantize MODEL METHOD [--experts-only]     names of suites' files
+    python -m bench.worker.quantize MODEL METHOD     names of suites' files
 
 One file a decoder layer, each through transformers' own conversion and the quantiser that loading
 uses, so what is written is what loading would have made.  Memory holds one layer at a time.  A
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     """Exit code 2 with one line on stderr where it can't be done."""
     try:
         model, method = load_named(ModelSpec, argv[0]), load_named(MethodSpec, argv[1])
-        print(write(model, method, experts_only="--experts-only" in argv[2:]))
+        print(write(model, method))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -52,8 +52,7 @@ def find(cell: Cell, arguments: dict[str, Any]) -> Path | None:
     if quantization is None or quantization.bits != 4:
         return None
     dtype = load.DTYPE_NAMES[arguments["dtype"]]
-    skip = arguments["quantization_config"].llm_int8_skip_modules or ()
-    folder = cache.quantized_folder(cell.model, quantization, dtype, skip)
+    folder = cache.quantized_folder(cell.model, quantization, dtype)
     return folder if (folder / INDEX).exists() else None
 
 
@@ -67,21 +66,15 @@ def reading_arguments(folder: Path, arguments: dict[str, Any]) -> dict[str, Any]
     return {**rest, "config": config, "revision": None}
 
 
-def write(model: ModelSpec, method: MethodSpec, experts_only: bool = False) -> Path:
+def write(model: ModelSpec, method: MethodSpec) -> Path:
     """Write what is missing of the checkpoint; returns its folder.
-
-    With `experts_only`, linear layers stay unquantised: what sharded strategies read.
 
     Raises UserError for methods that don't hold 4 bits, and for experts that can't be held in 4.
     """
     if method.quantization is None or method.quantization.bits != 4:
         raise UserError(f"method {method.name} holds nothing in 4 bit: name one of kind qlora")
-    arguments = qlora.load_arguments(method)
-    if experts_only:
-        arguments = qlora.only_experts(arguments)
-    config = arguments["quantization_config"]
-    skip = config.llm_int8_skip_modules or ()
-    folder = cache.quantized_folder(model, method.quantization, method.dtype, skip)
+    config = qlora.load_arguments(method)["quantization_config"]
+    folder = cache.quantized_folder(model, method.quantization, method.dtype)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / INDEX).exists():

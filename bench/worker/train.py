@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback, set_seed
+from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]
 
 from bench import cache
 from bench.errors import UserError
 from bench.record import TIMING_PROTOCOL, Audit, Status
 from bench.spec import Cell
-from bench.store import write_json
-from bench.worker import data, load, methods, ranks, shards, strategies
+from bench.store import Attempt, write_json
+from bench.worker import checkpoints, data, load, methods, ranks, shards, strategies
 from bench.worker.audit import Auditor
 from bench.worker.meter import Diverged, Meter
 from bench.worker.methods import lora
@@ -55,15 +55,18 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
         examples = _Examples(cell, tokenizer)
         model = _model(cell)
         trainer = RecordingTrainer(cell, model, tokenizer, examples, recorder)
+        resumed = checkpoints.last(cell, attempt)
+        if resumed:
+            trainer.go_on_from(resumed[0])
     audit = trainer.auditor.before()
     _write_audit(attempt, audit)
     if audit.problems:
         return *_verdict(audit), {}  # hours of training would not make it another cell
-    if ranks.world() == 1:  # a sharded model can't run before the trainer has prepared it
+    if ranks.world() == 1 and not resumed:  # sharded ones can't run before they are prepared
         trainer.evaluate()
     with recorder.stage("train"):
         try:
-            trainer.train()
+            trainer.train(resume_from_checkpoint=str(resumed[1]) if resumed else None)
         except Diverged:
             if trainer.meter.totals["supervised_tokens"]:
                 raise  # else 0 ÷ 0 labels: the audit says so
@@ -204,7 +207,7 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
         eval_steps=budget.evaluate_every,
         logging_steps=1,
         logging_nan_inf_filter=False,
-        save_strategy="no",
+        **checkpoints.arguments(cell),
         report_to=[],
         disable_tqdm=True,
         dataloader_num_workers=0,
@@ -226,7 +229,7 @@ class RecordingTrainer(SFTTrainer):
         self.recorder = recorder
         self.validation = examples.validation
         self.meter = Meter(recorder)
-        arguments = trainer_arguments(cell, cache.root() / "trainer")
+        arguments = trainer_arguments(cell, cache.checkpoints(recorder.attempt))
         super().__init__(
             model=model,
             args=arguments,
@@ -239,6 +242,29 @@ class RecordingTrainer(SFTTrainer):
         if cell.method.adapter:
             lora.set_adapter_dtype(self.model, cell.method)
         self.auditor = Auditor(cell, self.model)
+
+    def go_on_from(self, step: int) -> None:
+        """Take up what the events of this attempt say of the steps up to the checkpoint's."""
+        self.recorder.emit({"event": "resume", "t": time.time(), "from_step": step})
+        ranks.barrier()
+        self.meter.resume(Attempt(self.recorder.attempt))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Off the clock; none after the last step.  Past SFTTrainer, which writes a model card."""
+        if self.state.global_step >= self.state.max_steps:
+            return
+        with self.recorder.stage("checkpoint"):
+            Trainer._save_checkpoint(self, model, trial)
+            ranks.barrier()
+        step = self.state.global_step
+        self.recorder.emit({"event": "checkpoint", "t": time.time(), "step": step})
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        assert output_dir is not None  # only checkpoints are saved by the trainer
+        checkpoints.save(self.model, Path(output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        checkpoints.restore(self.model, Path(resume_from_checkpoint))
 
     @property
     def runnable(self) -> Any:
@@ -334,12 +360,13 @@ class _Clock(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.planned_steps = state.max_steps
         self.meter.recorder.emit({"event": "plan", "t": time.time(), "steps": state.max_steps})
-        if ranks.world() > 1:
+        if ranks.world() > 1 or self.meter.resumed_from:
             self.trainer.auditor.weights_are_placed()
+        if ranks.world() > 1 and not self.meter.resumed_from:
             self.trainer.evaluate()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.meter.step == 0:
+        if self.meter.step == self.meter.resumed_from:
             self.trainer.auditor.first_step_begins()
         self.meter.begin()
 
@@ -348,7 +375,7 @@ class _Clock(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.meter.end()
-        if self.meter.step == 1:
+        if self.meter.step == self.meter.resumed_from + 1:
             self.trainer.auditor.first_step_ends(self.meter.micro_batches)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:

@@ -20,6 +20,7 @@ from bench.fit.allocator import ALLOC, FREE, MIB, CachingAllocator
 from bench.fit.build import build
 from bench.fit.cache import Cache
 from bench.fit.cases import request_of
+from bench.fit.constants import constant
 from bench.fit.memory import step_memory
 from bench.fit.quantize import quant_state_tensors
 from bench.fit.request import Adapter, Quantization, Request, Sharding
@@ -218,6 +219,26 @@ MIXTURE = {
     "vocab_size": 1024,
     "max_position_embeddings": 1024,
 }
+
+
+def test_a_sharded_rank_loads_its_part_and_a_layer() -> None:
+    """Of a mixture in 4 bit; the unpacked rest is whole on each rank until it is sharded."""
+    adapter = Adapter(rank=8, dtype="bf16", target_modules=("q_proj", "v_proj"))
+    fields = {"config": MIXTURE, "method": "qlora", "adapter": adapter, "seq_len": 64}
+    fields["quantization"] = Quantization(experts=True)
+    single, two, four = (
+        step_memory(Request(**fields, sharding=Sharding(kind=kind, devices=devices)))
+        for kind, devices in (("single", 1), ("fsdp", 2), ("zero3", 4))
+    )
+    assert single.load_bytes == 0
+    experts, attention = 2 * 8 * 3 * 128 * 256, 2 * 2 * 256 * (256 + 128)
+    packed = (experts + attention) // 2 + experts // 64 + 4 * experts // 64 // 256
+    assert two.load_bytes - four.load_bytes == pytest.approx(packed / 4, rel=0.001)
+    assert two.load_bytes == pytest.approx(
+        single.held_bytes - packed / 2 + 4 * packed / 2, rel=0.001
+    )
+    processes = 2 * int(constant("process_host_gib") * (1 << 30))
+    assert two.host_load_bytes - processes == 2 * (2 * single.parameters) // 2
 
 
 def test_experts_are_held_as_the_worker_holds_them() -> None:

@@ -13,7 +13,6 @@ from bench.errors import UserError
 from bench.spec import Cell, ModelSpec
 from bench.worker import load, quantize, random_weights, shards
 from bench.worker.methods import qlora
-from bench.worker.proof import weights
 
 from ..conftest import bench, environment
 from .conftest import changed
@@ -91,20 +90,6 @@ def test_only_what_was_asked_for_is_found(cells: Cells, own_cache: Path) -> None
     lora = cells["tiny-qwen3-moe", "lora"].method
     with pytest.raises(UserError, match="holds nothing in 4 bit"):
         quantize.write(cell.model, lora)
-
-
-def test_linear_layers_can_be_left_to_sharding(
-    cells: Cells, own_cache: Path, monkeypatch: Any
-) -> None:
-    cell = randomly(cells["tiny-qwen3-moe", "qlora"])
-    folder = quantize.write(cell.model, cell.method, experts_only=True)
-    assert found(cell) is None
-    original = qlora.load_arguments
-    monkeypatch.setattr(qlora, "load_arguments", lambda m: qlora.only_experts(original(m)))
-    assert found(cell) == folder
-    model = load.model(cell)
-    assert weights.unquantized_parts(model) == {"attention": "float32"}
-    assert {type(p) for p in model.parameters()} == {torch.nn.Parameter}  # all can be sharded
 
 
 def test_the_command(cache: Path) -> None:

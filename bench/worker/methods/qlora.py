@@ -8,13 +8,8 @@ from bench.spec import MethodSpec
 from bench.worker.methods import lora
 
 REPLACES_BASE = False
-# Of the weights of linear layers and experts.  A router may stay unquantised, and a mixture's
-# attention where it is sharded: 3 % of a 30B or 235B, 11 % of the tiny one.
+# Of the weights of linear layers and experts.  A router may stay unquantised.
 PROMISED_SHARE = 0.85
-# A regex over module names; bitsandbytes converts nn.Linear alone, so experts aren't meant.
-# Sharded loading fails on its 4-bit linear layers ('DTensor' object has no attribute
-# 'compress_statistics'), not on 4-bit experts.
-EVERY_LINEAR = [".*"]
 
 adapt = lora.adapt
 save = lora.save
@@ -42,12 +37,6 @@ def load_arguments(method: MethodSpec) -> dict[str, Any]:
             bnb_4bit_quant_storage="uint8" if storage == "uint8" else torch_dtype(storage),
         )
     }
-
-
-def only_experts(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same arguments with every linear layer left unquantised, as sharded loading needs it."""
-    arguments["quantization_config"].llm_int8_skip_modules = list(EVERY_LINEAR)
-    return arguments
 
 
 def problems(model: Any, method: MethodSpec) -> list[str]:

@@ -5,8 +5,8 @@ word, and there nothing could be tested.  The model comes sharded, and the train
 
 Two load paths.  Unquantised weights: transformers shards the empty model and each rank reads its
 own part of every tensor.  Quantised ones: bitsandbytes can't quantise a shard ('DTensor' object has
-no attribute 'compress_statistics'), so each rank quantises tensor by tensor as they come, holds the
-4-bit model whole for a moment, and keeps its part.
+no attribute 'compress_statistics'), so each rank loads layer by layer and keeps its part
+(worker/parts); a layer is whole again in the moment in which it is sharded, adapters included.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from bench.spec import Cell
-from bench.worker import ranks, shards
+from bench.worker import parts, ranks, shards
 from bench.worker.strategies._common import (
     check,
     gloo,
@@ -55,7 +55,7 @@ def _quantized(cell: Cell) -> str | None:
 
 def loading(cell: Cell) -> AbstractContextManager[None]:
     keep_no_casts()
-    return nullcontext()
+    return parts.loading() if cell.method.quantization else nullcontext()
 
 
 def placement(cell: Cell) -> dict[str, Any]:
@@ -91,6 +91,7 @@ def shard(model: Any, cell: Cell) -> None:
     if cell.method.quantization:
         _round_adapters(model)
         for layer in decoder_layers(base):
+            parts.whole_again(layer)
             _shard_quantized(layer, lambda module: fully_shard(module, **more))
         _shard_quantized(base, lambda module: fully_shard(module, **more))
         _hand_over(base)

@@ -1,9 +1,9 @@
 """DeepSpeed ZeRO-3: parameters, gradients and optimizer state are sharded over the ranks.
 
 Unquantised weights are partitioned as the model is made (zero.Init).  transformers leaves that out
-for quantised ones without a word; they go, quantised tensor by tensor, to the rank's own device and
-are partitioned when training begins.  DeepSpeed's configuration must not be in force meanwhile:
-transformers would then refuse a device map, and bitsandbytes fill each GPU by a default of its own.
+for quantised ones without a word; of those each rank loads and keeps its own part, layer by layer
+(worker/parts).  DeepSpeed's configuration must not be in force meanwhile: transformers would then
+refuse a device map, and bitsandbytes fill each GPU by a default of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bench.spec import Cell
-from bench.worker import shards
+from bench.worker import parts, shards
 from bench.worker.strategies import _zero
 from bench.worker.strategies._common import check, keep_no_casts, own_device
 
@@ -35,7 +35,8 @@ def loading(cell: Cell) -> Iterator[None]:
     _zero.join(cell)
     keep_no_casts()
     if cell.method.quantization:
-        yield
+        with parts.loading():
+            yield
         return
     from transformers.integrations.deepspeed import HfDeepSpeedConfig, unset_hf_deepspeed_config
 
@@ -49,6 +50,33 @@ def loading(cell: Cell) -> Iterator[None]:
 
 
 def shard(model: Any, cell: Cell) -> None:
+    """Partition what came quantised, and see to an output layer that is trained."""
+    if cell.method.quantization:
+        _partition(model, cell)
+    _keep_head_gathered(model)
+
+
+def _partition(model: Any, cell: Cell) -> None:
+    """Partition the frozen weights of one decoder layer after another; DeepSpeed does the rest.
+
+    Not by zero.Init(module=layer): it sends rank 0's values to all, and rank 0 has its own only.
+    """
+    import torch
+    from deepspeed.runtime.zero import partition_parameters
+
+    from bench.worker.proof.weights import decoder_layers
+
+    settings = _zero.configuration(cell, stage=3)
+    engine = partition_parameters.Init(torch.nn.Module(), config_dict_or_path=settings)
+    for layer in decoder_layers(model):
+        parts.whole_again(layer)
+        for parameter in layer.parameters():
+            if not parameter.requires_grad:
+                engine._convert_to_deepspeed_param(parameter)
+                parameter.partition()
+
+
+def _keep_head_gathered(model: Any) -> None:
     """Keep an output layer that is trained gathered while the loss runs back.
 
     TRL multiplies with its weight outside of its module, where DeepSpeed doesn't see it; the
