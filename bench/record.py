@@ -245,6 +245,20 @@ class EvaluationEvent(Record):
     rows: int
 
 
+class ScoredEvent(Record):
+    """Validation rows that were answered in training, off its clock, in events.jsonl; the answers
+    are in validation.jsonl.  `train_s` and `tokens` are those spent before it."""
+
+    event: Literal["scored"] = "scored"
+    t: float
+    step: int
+    seconds: float = Field(description="Synchronised; not in train_s.")
+    train_s: float
+    tokens: int
+    rows: int
+    new_tokens: int
+
+
 class Prediction(Record):
     """One test row, in predictions.jsonl.  New metrics need no new run."""
 
@@ -255,3 +269,9 @@ class Prediction(Record):
     finish_reason: Literal["stop", "length"]
     prompt_tokens: int
     new_tokens: int
+
+
+class ValidationAnswer(Prediction):
+    """One validation row as answered after so many steps of training, in validation.jsonl."""
+
+    step: int

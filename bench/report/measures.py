@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from bench.record import (
@@ -19,10 +19,12 @@ from bench.record import (
     Memory,
     PhaseRecord,
     Prediction,
+    ScoredEvent,
     StepEvent,
     TrainRecord,
 )
 from bench.score import cost, quality
+from bench.score.convergence import LOSS, Point
 from bench.score.quality import External, Quality
 from bench.score.resample import Sums
 from bench.score.throughput import Throughput, counted_steps, throughput
@@ -64,10 +66,11 @@ class Training:
     curve: tuple[tuple[float, float], ...]  # (training seconds, loss) after each step
     validation: tuple[tuple[float, float], ...]  # (training seconds, loss) of each evaluation
     curve_tokens: tuple[int, ...] = ()  # trained on when each of `curve` was taken
-    validation_tokens: tuple[int, ...] = ()  # the same for `validation`
     truncated_rows: int | None = None
     dropped_rows: int | None = None
-    evaluations: tuple[EvaluationEvent, ...] = ()  # as recorded
+    points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  # see `_points`
+    score_rows: int | None = None  # validation rows that each score in `points` rests on
+    scoring_s: float = 0.0  # what those answers took, off the clock
     counted: tuple[StepEvent, ...] = ()  # after warm-up: what speeds are taken from
     sequences: int = 0
     epoch_rows: int | None = None  # of the whole split, less what is dropped as too long
@@ -167,10 +170,11 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
             )
             if event.loss is not None
         ),
-        validation_tokens=tuple(e.tokens for e in evaluations if e.loss is not None),
         truncated_rows=record.truncated_rows if record else None,
         dropped_rows=record.dropped_rows if record else None,
-        evaluations=tuple(attempt.evaluations),
+        points=_points(cell, attempt),
+        score_rows=min((event.rows for event, _ in attempt.scored), default=None),
+        scoring_s=sum(event.seconds for event, _ in attempt.scored),
         counted=tuple(counted_steps(steps, cell.budget.timing_warmup_steps)),
         sequences=sum(event.sequences for event in steps),
         epoch_rows=_epoch_rows(record),
@@ -178,6 +182,19 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
         threads=record.threads if record else None,
         timing_protocol=record.timing_protocol if record else None,
     )
+
+
+def _points(cell: Cell, attempt: Attempt) -> dict[str, tuple[Point, ...]]:
+    """What each evaluation measured, by measure: the loss, and scores where rows were answered."""
+    found: dict[str, list[Point]] = {LOSS: [_point(e, e.loss) for e in attempt.evaluations]}
+    for event, answers in attempt.scored:
+        for name, sums in quality.statistics(cell.dataset, answers).items():
+            found.setdefault(name, []).append(_point(event, sums.value()))
+    return {name: tuple(sorted(p, key=lambda one: one.step)) for name, p in found.items()}
+
+
+def _point(event: EvaluationEvent | ScoredEvent, value: float | None) -> Point:
+    return Point(train_s=event.train_s, step=event.step, tokens=event.tokens, value=value)
 
 
 def _epoch_rows(record: TrainRecord | None) -> int | None:

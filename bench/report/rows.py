@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
@@ -31,7 +31,7 @@ from bench.report.plans import Planned
 from bench.report.plans import read as read_plan
 from bench.report.serving import Served
 from bench.report.serving import read as read_serving
-from bench.score.convergence import TimeToTarget, best_loss, resolve_target, time_to_target
+from bench.score.convergence import LOSS, TimeToTarget, best_of, goal_of, time_to_target
 from bench.score.cost import Cost
 from bench.score.quality import External, Quality
 from bench.spec import Cell
@@ -143,13 +143,12 @@ def rows(results: list[CellResult], extra: Mapping[str, External] | None = None)
 
     `extra` holds the `evaluate:…` metrics, see `bench/report/external.py`.
     """
-    losses: dict[tuple[str, ...], list[float]] = {}
+    reached: dict[tuple[str, ...], list[float]] = {}
     made = mapped(lambda result: _readable(result, extra or {}), results)
     for row in made:
-        loss = _best(row)
-        if loss is not None:
-            losses.setdefault(_place(row.cell), []).append(loss)
-    best = {place: fmean(values) for place, values in losses.items()}
+        for place, value in _bests(row):
+            reached.setdefault(place, []).append(value)
+    best = {place: fmean(values) for place, values in reached.items()}
     return sorted((_converged(row, best) for row in made), key=order)
 
 
@@ -252,25 +251,30 @@ def _outcome(cell: Cell, attempt: Attempt) -> tuple[str, str | None, str | None]
 
 # ---------------------------------------------------------------- convergence
 
-# A relative target looks at the mean of the best losses over the seeds of one method, at the same
-# model, dataset and target: with one seed's own, a lucky seed would move the line for all.
+# A relative target looks at the mean over seeds of one method's best losses (or scores), at the
+# same model, dataset and target: with one seed's own, a lucky seed would move the line for all.
 
 
-def _place(cell: Cell, method: str | None = None) -> tuple[str, ...]:
-    return (cell.model.name, cell.dataset.name, cell.target.name, method or cell.method.name)
+def _place(cell: Cell, measure: str, method: str | None = None) -> tuple[str, ...]:
+    name = method or cell.method.name
+    return (cell.model.name, cell.dataset.name, cell.target.name, measure, name)
 
 
-def _best(row: Row) -> float | None:
+def _bests(row: Row) -> Iterator[tuple[tuple[str, ...], float]]:
     if not row.comparable or row.training is None:
-        return None
-    return best_loss(row.training.evaluations)
+        return
+    for measure, points in row.training.points.items():
+        value = best_of(points, measure)
+        if value is not None:
+            yield _place(row.cell, measure), value
 
 
 def _converged(row: Row, best: Mapping[tuple[str, ...], float]) -> Row:
     target = row.cell.converged
     if target is None or row.training is None:
         return row
-    place = _place(row.cell, target.relative_to)
-    losses = {place[-1]: best.get(place)}
-    reached = time_to_target(row.training.evaluations, resolve_target(target, losses))
-    return replace(row, convergence=reached)
+    measure = LOSS if target.score is None else target.metric(row.cell.dataset)
+    place = _place(row.cell, measure, target.relative_to)
+    goal = goal_of(target, measure, {place[-1]: best.get(place)})
+    points = row.training.points.get(measure, ())
+    return replace(row, convergence=time_to_target(points, goal))

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from bench.report import answer, claims, datasets, differences, fits, show, speeds, tables
+from bench.report import (
+    answer,
+    claims,
+    convergence,
+    datasets,
+    differences,
+    fits,
+    show,
+    speeds,
+    tables,
+)
 from bench.report.advice import Advice
 from bench.report.blocks import Block, Bullets, Picture, Section, Table, Text
 from bench.report.charts import CHARTS, WHOLE, Drawn
@@ -178,7 +188,13 @@ def _memory(report: Report) -> Iterator[Block]:
 
 def _convergence(report: Report) -> Iterator[Block]:
     yield from report.pictures("loss")
-    yield from report.each(tables.convergence, "Time to target")
+    yield from report.each(convergence.table, "Time to target")
+    yield from (Text(note, "note") for note in convergence.notes(report.panels))
+    for panel in report.begun:
+        made = convergence.runs(panel)
+        if len(made):
+            title = report.table(made, "Time to target, each run", panel).title
+            yield Table(made, title, folded=True)
 
 
 def _speed(report: Report) -> Iterator[Block]:
