@@ -57,6 +57,40 @@ class Memory(Record):
     host_baseline_bytes: int | None = None  # the same after imports, before the model
 
 
+class GpuReading(Record):
+    """What the driver said of one GPU since the sample before."""
+
+    energy_j: float | None = Field(None, description="Since the phase began.")
+    power_w: float | None = Field(None, description="Mean of the readings.")
+    utilization: float | None = Field(None, description="Share of time with a kernel running.")
+    temperature_c: float | None = Field(None, description="Highest reading.")
+    readings: int = 0
+    slowed: dict[str, int] = Field({}, description="What held clocks back, in how many readings.")
+
+
+class GpuSample(Record):
+    """A line of gpu.jsonl: the phase's GPUs up to one moment."""
+
+    phase: str
+    since: float = Field(description="Unix seconds at which the phase's process was started.")
+    t: float
+    devices: list[GpuReading]
+
+
+class GpuUse(Record):
+    """One GPU over a whole phase."""
+
+    seconds: float
+    energy_j: float | None = None
+    energy_source: Literal["counter", "power"] | None = Field(
+        None, description="The driver's counter, or the integral of power readings."
+    )
+    power_w: float | None = None
+    utilization: float | None = None
+    temperature_c: float | None = Field(None, description="Highest reading.")
+    slowed: dict[str, float] = Field({}, description="What held clocks back: share of readings.")
+
+
 class Environment(Record):
     """The machine and software that really ran."""
 
@@ -174,6 +208,7 @@ class PhaseRecord(Record):
         [], description="Peaks by stage of each rank, where there were several."
     )
     threads: int | None = None
+    gpus: list[GpuUse] = Field([], description="Energy and use of each; empty: no sensors.")
     environment: Environment | None = None
 
 

@@ -30,6 +30,7 @@ from bench.record import (
     Audit,
     EvaluationEvent,
     GenerateRecord,
+    GpuSample,
     PhaseRecord,
     Prediction,
     ScoredEvent,
@@ -205,6 +206,10 @@ class Attempt:
         """In the order of their ids, whatever order they were generated in."""
         rows = read_lines(self.path / "predictions.jsonl")
         return sorted((Prediction.model_validate(row) for row in rows), key=lambda p: p.id)
+
+    @cached_property
+    def gpu_samples(self) -> list[GpuSample]:
+        return [GpuSample.model_validate(row) for row in read_lines(self.path / "gpu.jsonl")]
 
     @cached_property
     def scored(self) -> list[tuple[ScoredEvent, list[ValidationAnswer]]]:

@@ -156,6 +156,7 @@ class _Point:
         if not self.method.trains:
             # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
             sizes, seeds = (), seeds[:1]
+            budget.pop("score_rows", None)
         budgets = [budget | {"micro_batch": size} for size in dict.fromkeys(sizes)] or [budget]
         for spent, seed in itertools.product(budgets, seeds):
             yield Cell(

@@ -120,10 +120,14 @@ def options(panels: Sequence[Panel]) -> Iterator[Option]:
 
 
 def reference(option: Option, all_options: Sequence[Option]) -> Option | None:
-    """The same model's run of the suite's reference method on the same target (usually full)."""
-    name = option.panel.comparison.reference
-    for other in all_options:
-        same = other.panel is option.panel and other.entry.model == option.entry.model
-        if same and other.entry.cell.method.name == name:
-            return other
-    return None
+    """The same model's run of the suite's reference method on the same target (usually full), with
+    the same micro-batch where there is one."""
+    name, own = option.panel.comparison.reference, option.entry.cell.budget.micro_batch
+    found = [
+        other
+        for other in all_options
+        if other.panel is option.panel
+        and other.entry.model == option.entry.model
+        and other.entry.cell.method.name == name
+    ]
+    return min(found, key=lambda o: o.entry.cell.budget.micro_batch != own, default=None)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,6 +23,7 @@ from bench.report.measures import (
     Peak,
     Training,
     cost_of,
+    job_kwh,
     peaks_of,
     quality_of,
     training_of,
@@ -65,6 +67,7 @@ class Row:
     wall_s: dict[str, float] = field(default_factory=dict)  # by phase
     stage_s: dict[str, dict[str, float]] = field(default_factory=dict)
     cost: Cost | None = None
+    kwh: float | None = None  # of the GPUs, all phases
     environments: tuple[Environment, ...] = ()
     threads: tuple[int, ...] = ()
     interruptions: int = 0
@@ -103,8 +106,13 @@ class Row:
     @cached_property
     def question(self) -> str:
         """What the cell asks, its seed aside: rows that share it are repetitions."""
-        asked = {key: value for key, value in self.cell.identity().items() if key != "seed"}
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+        return _digest(_without_seed(self.cell))
+
+    @cached_property
+    def job(self) -> str:
+        """What the cell asks, seed and micro-batch aside: the same updates, cut differently."""
+        asked = _without_seed(self.cell)
+        return _digest(asked | {"budget": asked["budget"] | {"micro_batch": None}})
 
     def peak(self, phase: str) -> Peak | None:
         """The stage in which the deciding counter stood highest; `process` only if no stage did."""
@@ -129,6 +137,14 @@ class Row:
     @property
     def quantized_share(self) -> float | None:
         return _ratio(self.audit.quantized_params, self.audit.total_params) if self.audit else None
+
+
+def _without_seed(cell: Cell) -> dict[str, Any]:
+    return {key: value for key, value in cell.identity().items() if key != "seed"}
+
+
+def _digest(asked: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _ratio(part: int, whole: int) -> float | None:
@@ -209,6 +225,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
         peaks=peaks_of(attempt.phases),
         wall_s={record.phase: record.wall_s for record in attempt.phases},
         stage_s={record.phase: record.stage_s for record in attempt.phases},
+        kwh=job_kwh(attempt.phases, attempt),
         cost=cost_of(result.cell, attempt.phases, training),
         environments=tuple(r.environment for r in attempt.phases if r.environment),
         threads=tuple(r.threads for r in attempt.phases if r.threads is not None),

@@ -17,6 +17,7 @@ from bench.report import (
     datasets,
     differences,
     fits,
+    micro_batches,
     show,
     speeds,
     tables,
@@ -32,9 +33,11 @@ from bench.report.rows import PLANNED, Row
 from bench.report.serving import facts
 from bench.report.texts import (
     DIFFERENCES,
+    EFFICIENCY,
     FIRST_ONLY,
     FIT,
     GAINS,
+    NO_EFFICIENCY,
     NO_MARGIN,
     NOISE,
     SPEEDS,
@@ -204,7 +207,13 @@ def _speed(report: Report) -> Iterator[Block]:
     if made:
         yield from made
         yield Text(SPEEDS, "note")
-    yield Text("*Energy and MFU are not recorded, so none are shown.*", "note")
+    made = list(report.each(micro_batches.table, "Own best micro-batch against the same"))
+    if made:
+        yield from made
+        yield Text(micro_batches.NOTE, "note")
+    made = list(report.each(speeds.efficiency, "Use of the GPUs, and energy"))
+    yield from made
+    yield Text(EFFICIENCY if made else NO_EFFICIENCY, "note")
 
 
 def _quality(report: Report) -> Iterator[Block]:

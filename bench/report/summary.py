@@ -85,10 +85,25 @@ def _training(row: Row) -> dict[str, Any]:
         "speed_unstable": speed.unstable if speed else None,
         "step_s": speed.step_s if speed else None,
         "padding_share": speed.padding_share if speed else None,
+        **_efficiency(row),
         "training_steps_s": training.train_s if training and training.steps else None,
         **_to_target(row),
         "train_wall_s": row.wall_s.get("train"),
         "generate_wall_s": row.wall_s.get("generate"),
+    }
+
+
+def _efficiency(row: Row) -> dict[str, Any]:
+    training = row.training
+    energy = training.energy if training else None
+    return {
+        "mfu": training.mfu if training else None,
+        "gpu_utilization": energy.utilization if energy else None,
+        "gpu_power_w": energy.power_w if energy else None,
+        "wh_per_million_tokens": energy.wh_per_million_tokens if energy else None,
+        "wh_per_million_tokens_low": energy.low if energy else None,
+        "wh_per_million_tokens_high": energy.high if energy else None,
+        "gpu_kwh": row.kwh,
     }
 
 
