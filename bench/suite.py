@@ -348,7 +348,7 @@ def _check_converged(written: SuiteFile, document: Document, cells: Sequence[Cel
                 f"{where}: converged: dataset {dataset.name} has no built-in metric {metric!r}. "
                 f"{nearest(metric, [name for name in known if ':' not in name])}"
             )
-    if any(cell.budget.score_rows is None for cell in trained):
+    if all(cell.budget.score_rows is None for cell in trained):
         raise UserError(
             f"{where}: converged: a score is known only where validation rows are answered during "
             "training: set `budget: {score_rows: 64}`"

@@ -27,7 +27,7 @@ from bench.record import (
 from bench.score import cost, quality
 from bench.score.convergence import LOSS, Point
 from bench.score.energy import J_PER_WH, Energy, energy_of_steps, phase_j
-from bench.score.mfu import flops_per_token, mfu, peak_flops
+from bench.score.mfu import adapter_in_use, flops_per_token, mfu, peak_flops
 from bench.score.quality import External, Quality
 from bench.score.resample import Sums
 from bench.score.throughput import Throughput, counted_steps, throughput
@@ -210,7 +210,9 @@ def _mfu(
     if not (audit and peak and here and sequences and speed.tokens_per_s):
         return None
     length = sum(event.tokens for event in counted) / sequences
-    flops = flops_per_token(cell.model, cell.method, length, audit.trainable_params)
+    model, method = cell.model, cell.method
+    adapters = adapter_in_use(model, method, audit.trainable_params, audit.adapted_modules)
+    flops = flops_per_token(model, method, length, adapters)
     return mfu(speed.tokens_per_s, flops, peak) if flops else None
 
 

@@ -172,7 +172,8 @@ def order(row: Row) -> tuple[object, ...]:
     cell = row.cell
     names = (cell.dataset.name, cell.target.name)
     size = (cell.model.params, cell.model.name)
-    return (*names, *size, method_order(cell), row.question, cell.seed, row.id)
+    settings = (cell.budget.micro_batch, row.question)
+    return (*names, *size, method_order(cell), *settings, cell.seed, row.id)
 
 
 def method_order(cell: Cell) -> tuple[int, str]:

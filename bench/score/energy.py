@@ -55,7 +55,8 @@ class Energy(BaseModel):
 
 
 def energy_of_steps(samples: Sequence[GpuSample], steps: Sequence[StepEvent]) -> Energy | None:
-    """Energy of the steps; None where no sensor told any, or no step lies among the samples."""
+    """Energy of training steps; None where no sensor told any, or no step lies among samples."""
+    samples = [sample for sample in samples if sample.phase == "train"]
     pairs = [
         (event, used)
         for event in steps

@@ -15,9 +15,12 @@ head too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from bench.spec import MethodSpec, ModelSpec, TargetSpec
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # in a config.json
 
 
 def flops_per_token(
@@ -31,6 +34,29 @@ def flops_per_token(
     base = (model.active_params or model.params) - _looked_up(model)
     weights = 6 * base if method.adapter is None else 4 * base + 6 * adapter_params
     return weights + 12 * shape * length
+
+
+def adapter_in_use(
+    model: ModelSpec, method: MethodSpec, params: int, adapted: Mapping[str, int]
+) -> int:
+    """Adapter weights that a token meets, of `params` in all.  `adapted`: kind of module and how
+    many, as the audit counts them; adapters of experts that weren't chosen do nothing."""
+    config = _text(model.config)
+    experts = next((config[name] for name in EXPERTS if config.get(name)), None)
+    chosen, hidden = config.get("num_experts_per_tok"), config.get("hidden_size")
+    inner = config.get("moe_intermediate_size") or config.get("intermediate_size")
+    if not (method.adapter and experts and chosen and hidden and inner):
+        return params
+    sizes: dict[str, int] = {
+        "gate_up_proj": hidden + 2 * inner,
+        "down_proj": inner + hidden,
+    }  # in + out
+    idle: int = sum(
+        count * (experts - chosen) * method.adapter.rank * sizes[kind.rpartition(".")[2]]
+        for kind, count in adapted.items()
+        if "experts." in kind and kind.rpartition(".")[2] in sizes
+    )
+    return max(0, params - idle)
 
 
 def peak_flops(target: TargetSpec, method: MethodSpec) -> float | None:

@@ -23,7 +23,7 @@ MOST = 6  # lines of panels: more can't be read
 
 CAPTION = (
     "Measured. Evaluation, loading and saving are off the clock; dollars are those of the training "
-    "steps. Thin: loss of each training step; with markers: validation loss; one line per seed. "
+    "steps. Thin: loss of each training step; with markers: validation; one line per seed. "
     "Star: the target is met, on the straight line between two evaluations."
 )
 AXES = {"s": "training seconds", "tokens": "training tokens", "usd": "USD of training steps"}
