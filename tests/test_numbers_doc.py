@@ -23,7 +23,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pat
     """What the code of the page leaves in its variables, and the report's folder."""
     project = tmp_path_factory.mktemp("project")
     add(project / "results", cell("m", "base"), Run(right=0.4, rows=120))
-    add(project / "results", cell("m", "lora"), Run(right=0.6, rows=120))
+    add(project / "results", cell("m", "lora"), Run(right=0.6, rows=120, loss=(3.0, 1.2)))
     report = build(project / "results", "made").parent
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -69,9 +69,8 @@ def test_speed_and_money(found: tuple[dict[str, Any], Path]) -> None:
     assert names["tokens_per_s"] == pytest.approx(row["tokens_per_s"])
     assert names["usd"] == pytest.approx(row["cost_usd"])
     assert names["s_per_row"] == pytest.approx(0.5 / 4)
-    assert names["reached"] == pytest.approx(row["time_to_target_s"]) or (
-        pd.isna(names["reached"]) and pd.isna(row["time_to_target_s"])
-    )
+    assert names["reached"] == pytest.approx(row["time_to_target_s"])
+    assert names["interpolated"] == pytest.approx(row["time_to_target_interpolated_s"])
 
 
 def test_constants_of_the_page_are_those_of_the_code() -> None:
