@@ -36,8 +36,8 @@ EFFICIENCY = (
 )
 
 NO_EFFICIENCY = (
-    "*No energy, utilisation or MFU: they need a GPU with sensors, and a peak that is known. A CPU "
-    "has neither.*"
+    "*No energy, utilisation or MFU: no cell was run on an NVIDIA GPU whose sensors or peak are "
+    "known.*"
 )
 
 DIFFERENCES = (
