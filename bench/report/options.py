@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
+from bench.report import compare
 from bench.report.compare import Entry, Pair, Panel
 from bench.report.measures import Estimate
 from bench.report.plans import Planned
@@ -42,7 +43,7 @@ class Option:
 
     @property
     def target(self) -> str:
-        return self.panel.target
+        return self.entry.cell.target.name
 
     @property
     def good(self) -> list[Row]:
@@ -85,15 +86,19 @@ class Option:
         return _mean([row.served.first_token_p95_ms if row.served else None for row in self.good])
 
     def serving_usd(self, tokens: float) -> float | None:
-        """Dollars a month for so many tokens."""
+        """Dollars a month for so many tokens; of an API at the mix of input and output it had."""
+        if self.entry.is_api:
+            prices = [row.asked.usd_a_token(row.cost) if row.asked else None for row in self.good]
+            price = _mean(prices)
+            return None if price is None else price * tokens
         return _mean([row.served.monthly_usd(tokens) if row.served else None for row in self.good])
 
     def against(self, other: Option) -> Against | None:
         """What the paired test says of this option against another; None where none was made."""
-        if self.panel is not other.panel:
-            return None
-        pair = self.panel.pair(self.entry, other.entry, self.panel.metric)
-        return _against(pair, flipped=pair.a is not self.entry) if pair else None
+        for panel in (self.panel, other.panel):  # an API's entry stands in both
+            if pair := panel.pair(self.entry, other.entry, self.panel.metric):
+                return _against(pair, flipped=pair.a is not self.entry)
+        return None
 
 
 def _against(pair: Pair, flipped: bool) -> Against | None:
@@ -113,21 +118,31 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def options(panels: Sequence[Panel]) -> Iterator[Option]:
-    """All entries of some panels of one dataset, in their order."""
+    """All entries of some panels of one dataset, in their order, each once."""
+    seen: set[int] = set()
     for panel in panels:
         for entry in panel.entries:
-            yield Option(entry, panel)
+            if id(entry) not in seen:
+                seen.add(id(entry))
+                yield Option(entry, panel)
 
 
 def reference(option: Option, all_options: Sequence[Option]) -> Option | None:
     """The same model's run of the suite's reference method on the same target (usually full), with
-    the same micro-batch where there is one."""
+    the same micro-batch where there is one.
+
+    For an API, of which nothing is trained, the best run of that method.
+    """
     name, own = option.panel.comparison.reference, option.entry.cell.budget.micro_batch
     found = [
         other
         for other in all_options
         if other.panel is option.panel
-        and other.entry.model == option.entry.model
         and other.entry.cell.method.name == name
+        and (option.entry.is_api or other.entry.model == option.entry.model)
     ]
-    return min(found, key=lambda o: o.entry.cell.budget.micro_batch != own, default=None)
+    if not option.entry.is_api:
+        return min(found, key=lambda o: o.entry.cell.budget.micro_batch != own, default=None)
+    best = [id(entry) for entry, _ in compare.ranked(option.panel, option.panel.metric)]
+    scored = [other for other in found if id(other.entry) in best]
+    return min(scored, key=lambda other: best.index(id(other.entry)), default=None)

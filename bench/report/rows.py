@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench.errors import UserError
-from bench.record import Audit, Environment, Status
+from bench.record import ApiPrediction, Audit, Environment, Status
+from bench.report.apis import Asked
+from bench.report.apis import asked as asked_of
 from bench.report.measures import (
     Answers,
     Peak,
@@ -34,7 +37,7 @@ from bench.report.plans import read as read_plan
 from bench.report.serving import Served
 from bench.report.serving import read as read_serving
 from bench.score.convergence import LOSS, TimeToTarget, best_of, goal_of, time_to_target
-from bench.score.cost import Cost
+from bench.score.cost import Cost, api_cost
 from bench.score.quality import External, Quality
 from bench.spec import Cell
 from bench.store import Attempt, CellResult
@@ -76,6 +79,7 @@ class Row:
     fingerprints: tuple[str | None, str | None] = (None, None)  # of the training and test rows
     plan: Planned | None = None
     served: Served | None = None
+    asked: Asked | None = None  # what an API said and used
 
     @property
     def problems(self) -> list[str]:
@@ -171,7 +175,7 @@ def rows(results: list[CellResult], extra: Mapping[str, External] | None = None)
 def order(row: Row) -> tuple[object, ...]:
     cell = row.cell
     names = (cell.dataset.name, cell.target.name)
-    size = (cell.model.params, cell.model.name)
+    size = (cell.model.params or math.inf, cell.model.name)
     settings = (cell.budget.micro_batch, row.question)
     return (*names, *size, method_order(cell), *settings, cell.seed, row.id)
 
@@ -211,7 +215,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
     generate = attempt.generate
     training = training_of(result.cell, attempt)
     scores, answers, no_scores = quality_of(result.cell, attempt, extra)
-    return replace(
+    row = replace(
         row,
         attempt=attempt.path.name,
         evidence=_evidence(row.plan, [attempt]),
@@ -238,6 +242,22 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
             generate.rows_fingerprint if generate else None,
         ),
         served=read_serving(attempt.path),
+    )
+    return row if result.cell.model.endpoint is None else _of_api(row, attempt)
+
+
+def _of_api(row: Row, attempt: Attempt) -> Row:
+    """The machine that asked says nothing about who answered: its memory and versions stay out."""
+    endpoint = row.cell.model.endpoint
+    assert endpoint is not None
+    answers = [p for p in attempt.predictions if isinstance(p, ApiPrediction)]
+    return replace(
+        row,
+        cost=api_cost(endpoint.price, answers),
+        asked=asked_of(answers),
+        peaks=(),
+        environments=(),
+        threads=(),
     )
 
 

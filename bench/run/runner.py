@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import cache, store
+from bench import cache, environment, store
 from bench.plan import Plan
 from bench.record import PhaseRecord, Status
 from bench.run import gpus, launch, planning, probe, process
@@ -50,12 +50,33 @@ class Run:
 def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     """Run every cell that isn't finished, in order.  Interrupts go up to the caller."""
     todo = [cell for cell in cells if _wanted(cell, how)]
+    for cell in cells:
+        _note(cell, how.results)
     how.progress.begin(total=len(cells), done=len(cells) - len(todo))
     for cell in todo:
         how.progress.cell_begins(cell)
         record = run_cell(cell, how)
         how.progress.cell_ends(cell, record)
     return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
+
+
+def check_keys(cells: Sequence[Cell], results: Path, fresh: bool) -> None:
+    """Before hours or money are spent: the keys of the APIs that will be asked are there.
+
+    Raises UserError.
+    """
+    for cell in cells:
+        asked = cell.model.endpoint and cell.method.needs_model
+        if asked and (fresh or finished(cell, results) is None):
+            environment.api_key(cell.model)
+
+
+def _note(cell: Cell, results: Path) -> None:
+    """A corrected price, title or margin reaches the report without a new run."""
+    path = store.cell_folder(results, cell) / "cell.json"
+    written = store.read_record(Cell, path)
+    if written is not None and written != cell:
+        store.write_json(path, cell)
 
 
 def _wanted(cell: Cell, how: Run) -> bool:

@@ -28,10 +28,10 @@ def flops_per_token(
 ) -> float | None:
     """FLOPs of forward and backward, per token of sequences of `length` tokens; None where the
     configuration doesn't say how attention is built."""
-    shape = _attention(model.config)
-    if shape is None:
+    shape, params = _attention(model.config), model.active_params or model.params
+    if shape is None or params is None:
         return None
-    base = (model.active_params or model.params) - _looked_up(model)
+    base = params - _looked_up(model)
     weights = 6 * base if method.adapter is None else 4 * base + 6 * adapter_params
     return weights + 12 * shape * length
 

@@ -11,6 +11,7 @@ from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget
 from bench.spec.cell import Cell
 from bench.spec.claim import Claim, ClaimFile, Expected, Measure
 from bench.spec.dataset import DatasetSpec, Field_, Message, Source, Split, TokenLengths
+from bench.spec.endpoint import EndpointSpec, TokenPrice
 from bench.spec.method import (
     UNTRAINED,
     WITHOUT_MODEL,
@@ -29,9 +30,10 @@ from bench.spec.model import (
     Weights,
 )
 from bench.spec.suite import Reference, Rule, Suite, SuiteFile, When
-from bench.spec.target import Price, TargetSpec
+from bench.spec.target import API, Price, TargetSpec
 
 __all__ = [
+    "API",
     "DTYPE_BYTES",
     "UNTRAINED",
     "WITHOUT_MODEL",
@@ -45,6 +47,7 @@ __all__ = [
     "ConvergenceTarget",
     "DatasetSpec",
     "Dtype",
+    "EndpointSpec",
     "Expected",
     "Field_",
     "HubWeights",
@@ -72,6 +75,7 @@ __all__ = [
     "TargetSpec",
     "TinyWeights",
     "TokenLengths",
+    "TokenPrice",
     "Weights",
     "When",
     "scale",

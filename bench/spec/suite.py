@@ -55,7 +55,9 @@ class SuiteFile(BaseModel):
     models: tuple[Slug | Reference, ...] = Field(min_length=1)
     methods: tuple[Slug | Reference, ...] = Field(min_length=1)
     datasets: tuple[Slug | Reference, ...] = Field(min_length=1)
-    targets: tuple[Slug | Reference, ...] = Field(min_length=1)
+    targets: tuple[Slug | Reference, ...] = Field(
+        (), description="Machines; only models behind an `endpoint` need none."
+    )
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     micro_batches: tuple[Positive, ...] = Field(
         (), description="Each trained cell once with each: which is the fastest that fits?"
