@@ -176,6 +176,9 @@ class Audit(Record):
     trainable_tensors: int | None = None
     frozen_moved: int | None = Field(None, description="Frozen tensors that changed: must be 0.")
     batches: dict[str, int] = Field({}, description="Rows and paddings seen in the first step.")
+    nondeterministic_ops: list[str] | None = Field(
+        None, description="Of the first step, as torch names them; null: it wasn't watched."
+    )
     load: LoadFacts | None = None
     settings: dict[str, Any] = Field({}, description="What was in effect, read back.")
     wrapper: str | None = Field(None, description="Class that the trainer ran the model in.")

@@ -66,7 +66,8 @@ def _taken(advice: Advice, take: Option) -> Iterator[str]:
         costs = f"[costs {_answers(take)}](#cost); nothing is trained."
     yield (
         f"{where}{f', with {told}' if told else ''}: **take {name(take, advice)}**. "
-        f"It scores [{_scored(take)}](#quality) by {show.markdown(advice.metric)}, {costs}"
+        f"It scores [{_scored(take)}](#quality) by {show.markdown(advice.metric)}{_on_rows(take)}, "
+        f"{costs}"
     )
     yield from _reference(advice, take)
     if take is not advice.best and advice.best:
@@ -406,6 +407,11 @@ def name(option: Option, advice: Advice) -> str:
     """The method alone where there is one model; foreign text escaped."""
     several = len({other.entry.model for other in advice.everything}) > 1
     return show.markdown(option.entry.label if several else option.entry.method)
+
+
+def _on_rows(option: Option) -> str:
+    found = option.entry.quality(option.panel.metric)
+    return f" on {show.many(found.n, 'test row')}" if found and found.n else ""
 
 
 def _scored(option: Option) -> str:

@@ -109,7 +109,7 @@ def _record(panel: Panel, pair: Pair) -> dict[str, Any]:
 def gains(panel: Panel, metric: str) -> pd.DataFrame:
     """Each adapted entry's gain over its base: in each group, lowest, spread."""
     lines = []
-    for entry in panel.entries:
+    for entry in (e for e in panel.entries if e.cell.method.needs_model):
         found = pairs.gains(panel, entry, metric)
         over = spread(found)
         if over is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.record import Environment
-from bench.report import apis, show
+from bench.report import apis, details, show
 from bench.report.compare import Panel
 from bench.report.rows import Row
 from bench.report.threats import machine
@@ -26,10 +26,12 @@ def protocol(panels: Sequence[Panel]) -> list[str]:
     lengths = _values(str(budget.max_new_tokens) for budget in budgets)
     devices = {panel.cell.target.device for panel in panels}
     places = {row.cell.target.device for panel in panels for row in panel.rows}
+    metrics = details.signatures(panels)
     lines = [
         "Quality: every stored answer in predictions.jsonl is read and scored anew for each "
         f"report; answers had up to {lengths} new tokens. Interval: 95 % percentile bootstrap over "
         "test rows, 1,000 resamples, fixed seed.",
+        *([f"Metrics: {'; '.join(metrics)}."] if metrics else []),
         "Speed: non-padding input tokens ÷ synchronised seconds of each optimizer step; median "
         f"after {warmup} warm-up steps, which are recorded but not counted. Interval: 95 % "
         "bootstrap of that median.",

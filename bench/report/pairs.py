@@ -3,12 +3,14 @@
 Within a model every method against every other; across models each entry against the best, and an
 API's against all, that only by the dataset's first metric.  Holm's correction counts all pairs that
 could have been tested, since the best is only known after looking.  One family a metric, over all
-panels of the report.
+panels of the report; pairs with a trivial baseline are one of their own: a check of each method, no
+choice between them.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,9 +57,10 @@ def _judged(
 ) -> list[tuple[_Tests, Pair]]:
     """Corrected by metric, over all panels; in the order of the metrics."""
     judged = []
-    for metric in dict.fromkeys(metric for tests in found for metric in tests.panel.metrics):
-        own = [(tests, pair) for tests, pair in made if pair.metric == metric]
-        family = sum(tests.possible(metric) for tests in found)
+    metrics = dict.fromkeys(metric for tests in found for metric in tests.panel.metrics)
+    for metric, trivial in itertools.product(metrics, (False, True)):
+        own = [(t, pair) for t, pair in made if (pair.metric, _trivial(pair)) == (metric, trivial)]
+        family = sum(tests.possible(metric, trivial) for tests in found)
         verdicts = iter(judge([pair.difference for _, pair in own if pair.difference], family))
         for tests, pair in own:
             known = (
@@ -67,6 +70,10 @@ def _judged(
     return judged
 
 
+def _trivial(pair: Pair) -> bool:
+    return not (pair.a.cell.method.needs_model and pair.b.cell.method.needs_model)
+
+
 class _Tests:
     """The pairs of one panel.  Sides are kept: each entry stands in many pairs."""
 
@@ -74,9 +81,12 @@ class _Tests:
         self.panel = panel
         self._sides: dict[tuple[int, str, Rows], Side] = {}
 
-    def possible(self, metric: str) -> int:
-        count = len(compare.ranked(self.panel, metric))
-        return count * (count - 1) // 2
+    def possible(self, metric: str, trivial: bool) -> int:
+        """Pairs that there are: of methods with a model, or with a trivial baseline in them."""
+        ranked = [entry for entry, _ in compare.ranked(self.panel, metric)]
+        models = sum(entry.cell.method.needs_model for entry in ranked)
+        whole, without = math.comb(len(ranked), 2), math.comb(models, 2)
+        return whole - without if trivial else without
 
     def of(self, metric: str) -> Iterator[Pair]:
         ranked = compare.ranked(self.panel, metric)

@@ -16,6 +16,7 @@ from bench.report import (
     claims,
     convergence,
     datasets,
+    details,
     differences,
     fits,
     micro_batches,
@@ -38,9 +39,12 @@ from bench.report.texts import (
     FIRST_ONLY,
     FIT,
     GAINS,
+    GROUPS,
     NO_EFFICIENCY,
     NO_MARGIN,
     NOISE,
+    RATES,
+    SCORES,
     SPEEDS,
     SUMMARY,
     margin_text,
@@ -62,6 +66,7 @@ class Report:
     advice: Sequence[Advice] = ()
     checked: Mapping[str, Hygiene] = field(default_factory=dict)
     claims: Sequence[claims.Finding] = ()
+    row_scores: bool = False  # whether scores.csv was written
 
     @property
     def rows(self) -> list[Row]:
@@ -225,7 +230,13 @@ def _speed(report: Report) -> Iterator[Block]:
 def _quality(report: Report) -> Iterator[Block]:
     yield from report.pictures("quality")
     yield from report.each(tables.quality, "Every metric")
-    yield from report.each(tables.rates, "Answers that could not count")
+    for panel in report.begun:
+        for make, title in ((details.classes, "Each label"), (details.types, "Each entity type")):
+            made = report.table(make(panel), title, panel)
+            if len(made.frame):
+                yield Table(made.frame, made.title, folded=True)
+    yield from report.each(details.rates, "Answers that could not count")
+    yield Text(RATES, "note")
     yield from _differences(report)
     yield from _groups(report)
 
@@ -259,11 +270,11 @@ def _groups(report: Report) -> Iterator[Block]:
         return
     yield Text("Groups", "head")
     yield from report.pictures("groups")
-    yield Text("In brackets: gain over the untuned model. " + GAINS, "note")
+    yield Text(GROUPS + GAINS, "note")
     for panel in grouped:
         for metric in panel.metrics:
             firsts = panel.first_metrics
-            made = report.table(tables.groups(panel, metric), metric, panel)
+            made = report.table(details.groups(panel, metric), metric, panel)
             yield Table(made.frame, made.title, folded=made.folded or metric not in firsts)
             gains = differences.gains(panel, metric) if metric in firsts else None
             if gains is not None and len(gains):
@@ -312,7 +323,7 @@ def _method(report: Report) -> Iterator[Block]:
         yield Table(weights, title, folded=len(weights) > LONG)
     yield Bullets(footer(report.rows), "Prices, machines, versions")
     yield Text(
-        "Everything above can be recomputed from these files; "
-        "[summary.csv](summary.csv) has one row a cell."
+        "Everything above can be recomputed from these files; [summary.csv](summary.csv) has one "
+        "row a cell, " + SCORES[report.row_scores]
     )
     yield Table(tables.sources(report.rows), "Where the numbers come from", folded=True)

@@ -73,40 +73,6 @@ def notes(entry: Entry, metric: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def rates(panel: Panel) -> pd.DataFrame:
-    """Answers that could not count: no valid label, empty, cut off."""
-    lines = []
-    for entry in panel.entries:
-        scored = [row.quality for row in entry.good if row.quality]
-        fields = list(dict.fromkeys(name for q in scored for name in q.invalid_rate))
-        line = _name(entry)
-        for name in fields:
-            line[f"{name}: no valid label"] = _share([q.invalid_rate.get(name) for q in scored])
-        line["empty"] = _share([q.empty_rate for q in scored])
-        line["cut off"] = _share([q.truncated_rate for q in scored])
-        lines.append(line)
-    return frame(lines)
-
-
-def groups(panel: Panel, metric: str) -> pd.DataFrame:
-    """A metric in each group, and its gain over the untuned model."""
-    lines = []
-    for entry in panel.entries:
-        line = _name(entry)
-        for group in panel.groups:
-            n = compare.group_rows(panel, group)
-            title = group + (f" (n = {n})" if n is not None else "")
-            gain = compare.group_gain(panel, entry, group, metric)
-            text = _scored(entry.group(group, metric))
-            line[title] = f"{text} ({show.signed(gain)})" if _adapted(entry, gain) else text
-        lines.append(line)
-    return frame(lines)
-
-
-def _adapted(entry: Entry, gain: float | None) -> bool:
-    return entry.cell.method.trains and gain is not None
-
-
 def memory(panel: Panel) -> pd.DataFrame:
     """Peaks of each phase: every counter that there is, and what the deciding one leaves free."""
     cuda = panel.cell.target.device == "cuda"

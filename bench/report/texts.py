@@ -44,7 +44,8 @@ DIFFERENCES = (
     "A minus B on the test rows that both answered. Interval: paired bootstrap; where both "
     "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "
     "rows and seeds together. p: approximate randomisation, Holm-corrected over all pairs of "
-    "this metric. *not resolved* isn't *equal*: it says that these rows can't tell. "
+    "this metric (those with a trivial baseline apart). *not resolved* isn't *equal*: it says "
+    "that these rows can't tell. "
     "~: the answers differ on fewer than 10 rows, so the interval is too narrow: go by p. "
 )
 
@@ -58,6 +59,20 @@ FIRST_ONLY = "*Not every metric was tested: of many pairs, only the first of eac
 NOISE = (
     "How far a score moves (one standard deviation) with other test rows, all seeds kept, "
     "and with another training seed, noise of rows taken out:"
+)
+
+RATES = (
+    "Shares of the rows, with their exact 95 % interval (Clopper and Pearson). An answer without "
+    "one valid label is wrong; how answers are read: `docs/numbers.md`."
+)
+
+SCORES = {
+    True: "[scores.csv](scores.csv) one a test row.",
+    False: "`bench export SUITE --scores FILE` writes one a test row.",
+}
+
+GROUPS = (
+    "In brackets: 95 % interval over the group's rows; behind them: gain over the untuned model. "
 )
 
 GAINS = (

@@ -194,23 +194,44 @@ def unstable(panels: Panels) -> list[str]:
 
 
 def versions(panels: Panels) -> list[str]:
-    packages: dict[str, set[str]] = {}
+    """Drivers and packages that differ between cells, commits, a dirty tree."""
+    found: dict[str, set[str]] = {}
     commits = set()
     dirty = False
     for env in _environments(panels):
         dirty = dirty or bool(env.git_dirty)
         commits.add(env.git_commit)
-        for name, version in env.packages.items():
-            packages.setdefault(name, set()).add(version)
-    mixed = sorted(name for name, found in packages.items() if len(found) > 1)
+        facts = {"driver": env.driver, "CUDA": env.cuda, "Python": env.python, **env.packages}
+        for name, version in facts.items():
+            found.setdefault(name, set()).add(str(version))
+    mixed = [
+        f"{name} ({' / '.join(sorted(values))})"
+        for name, values in sorted(found.items())
+        if len(values) > 1
+    ]
     told = []
     if mixed:
-        told.append(f"Cells ran with different versions of {show.listed(mixed)}.")
+        told.append(f"Cells ran with different versions of {show.markdown(show.listed(mixed))}.")
     if len(commits) > 1:
         told.append(f"Cells ran from {len(commits)} different commits of this project.")
     if dirty:
         told.append("Some cells ran from a working copy with uncommitted changes.")
     return told
+
+
+def chance(panels: Panels) -> list[str]:
+    """Operations that torch calls non-deterministic: by those, the same cell may end elsewhere."""
+    named: dict[str, list[str]] = {}
+    for entry in _entries(panels):
+        audits = [row.audit for row in entry.good if row.audit]
+        for op in sorted({op for audit in audits for op in audit.nondeterministic_ops or ()}):
+            named.setdefault(op, []).append(entry.label)
+    return [
+        f"Not deterministic, by torch's own account: {show.markdown(op)} "
+        f"({show.markdown(show.listed(list(dict.fromkeys(labels))))}). The same cell run again may "
+        "give other losses: `bench rerun CELL --compare` says how far."
+        for op, labels in sorted(named.items())
+    ]
 
 
 def settings(panels: Panels) -> list[str]:
@@ -290,6 +311,7 @@ CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     load,
     unstable,
     versions,
+    chance,
     settings,
     repeats,
     cut_rows,

@@ -88,6 +88,9 @@ def _truncation(cell: Cell, train: Sequence[Row], test: Sequence[Row]) -> Trunca
         train_cut=sum(bool(example and example.truncated) for example in encoded),
         train_dropped=sum(example is None for example in encoded),
         test_answers_cut=sum(len(ids) + 1 > cell.budget.max_new_tokens for ids in answers),
+        test_prompts_long=sum(
+            len(data.prompt_ids(tokenizer, cell, row)) > cell.budget.max_length for row in some[1]
+        ),
         rows=(len(some[0]), len(some[1])),
     )
 

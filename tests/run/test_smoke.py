@@ -180,3 +180,20 @@ def test_fresh_makes_a_new_attempt(smoke: Path, cache: Path) -> None:
     assert [a.path.name for a in base.attempts] == ["attempt-001", "attempt-002"]
     first, second = base.attempts
     assert [p.prediction for p in first.predictions] == [p.prediction for p in second.predictions]
+
+
+def test_the_same_cell_again_gives_the_same_losses_and_answers(smoke: Path, cache: Path) -> None:
+    command = ("rerun", "tiny-llama_lora", "--compare", "--json")
+    done = bench(*command, cwd=smoke, env=environment(cache))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["attempts"] == ["attempt-001", "attempt-002"] and told["agrees"]
+    verdicts = {line["what"]: line["verdict"] for line in told["lines"] if line["result"]}
+    assert set(verdicts.values()) == {"identical"}, told["lines"]
+    assert {"step losses", "validation losses", "answers", "score reply.rouge_l"} <= set(verdicts)
+    assert told["chance"] == [] and told["environment"] == []  # on a CPU nothing is left to chance
+
+
+def test_what_can_t_be_rerun_is_one_line(smoke: Path, cache: Path) -> None:
+    done = bench("rerun", "tiny-llama", cwd=smoke, env=environment(cache))
+    assert done.returncode == 2 and "'tiny-llama' fits 4 cells" in done.stderr

@@ -9,8 +9,7 @@ from hypothesis import settings
 from bench.record import EvaluationEvent, Prediction, StepEvent
 from bench.spec import DatasetSpec
 
-# Two shared cores: no deadline, and enough examples that a broken rule shows.
-quickly = settings(max_examples=25, deadline=None)
+quickly = settings()  # the profile of tests/conftest.py
 
 LABELS = ("billing", "delivery", "technical")
 
