@@ -541,12 +541,15 @@ def _state(cell: Cell, results: Path) -> str:
 
 def _cells_table(found: Suite, cells: list[Cell], results: Path) -> Table:
     table = Table(title=f"{found.name}: {len(cells)} cells", title_justify="left")
-    for column in ("model", "method", "dataset", "target", "seed", "status", "id"):
+    several = len({cell.budget.micro_batch for cell in cells if cell.method.trains}) > 1
+    micro = ["micro-batch"] if several else []
+    for column in ("model", "method", "dataset", "target", "seed", *micro, "status", "id"):
         table.add_column(column, overflow="fold")
     for cell in cells:
         point = _coordinates(cell)
         name = point.pop("id")
-        table.add_row(*(str(value) for value in point.values()), _state(cell, results), name[-8:])
+        size = [str(cell.budget.micro_batch)] if several else []
+        table.add_row(*map(str, point.values()), *size, _state(cell, results), name[-8:])
     return table
 
 

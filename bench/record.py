@@ -57,6 +57,40 @@ class Memory(Record):
     host_baseline_bytes: int | None = None  # the same after imports, before the model
 
 
+class GpuReading(Record):
+    """What the driver said of one GPU since the sample before."""
+
+    energy_j: float | None = Field(None, description="Since the phase began.")
+    power_w: float | None = Field(None, description="Mean of the readings.")
+    utilization: float | None = Field(None, description="Share of time with a kernel running.")
+    temperature_c: float | None = Field(None, description="Highest reading.")
+    readings: int = 0
+    slowed: dict[str, int] = Field({}, description="What held clocks back, in how many readings.")
+
+
+class GpuSample(Record):
+    """A line of gpu.jsonl: the phase's GPUs up to one moment."""
+
+    phase: str
+    since: float = Field(description="Unix seconds at which the phase's process was started.")
+    t: float
+    devices: list[GpuReading]
+
+
+class GpuUse(Record):
+    """One GPU over a whole phase."""
+
+    seconds: float
+    energy_j: float | None = None
+    energy_source: Literal["counter", "power"] | None = Field(
+        None, description="The driver's counter, or the integral of power readings."
+    )
+    power_w: float | None = None
+    utilization: float | None = None
+    temperature_c: float | None = Field(None, description="Highest reading.")
+    slowed: dict[str, float] = Field({}, description="What held clocks back: share of readings.")
+
+
 class Environment(Record):
     """The machine and software that really ran."""
 
@@ -178,6 +212,7 @@ class PhaseRecord(Record):
         [], description="Peaks by stage of each rank, where there were several."
     )
     threads: int | None = None
+    gpus: list[GpuUse] = Field([], description="Energy and use of each; empty: no sensors.")
     environment: Environment | None = None
 
 
@@ -257,6 +292,20 @@ class EvaluationEvent(Record):
     rows: int
 
 
+class ScoredEvent(Record):
+    """Validation rows that were answered in training, off its clock, in events.jsonl; the answers
+    are in validation.jsonl.  `train_s` and `tokens` are those spent before it."""
+
+    event: Literal["scored"] = "scored"
+    t: float
+    step: int
+    seconds: float = Field(description="Synchronised; not in train_s.")
+    train_s: float
+    tokens: int
+    rows: int
+    new_tokens: int
+
+
 class Prediction(Record):
     """One test row, in predictions.jsonl.  New metrics need no new run."""
 
@@ -267,6 +316,12 @@ class Prediction(Record):
     finish_reason: Literal["stop", "length", "content_filter", "context_length"]
     prompt_tokens: int | None
     new_tokens: int | None
+
+
+class ValidationAnswer(Prediction):
+    """One validation row as answered after so many steps of training, in validation.jsonl."""
+
+    step: int
 
 
 class ApiPrediction(Prediction):

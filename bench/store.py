@@ -2,7 +2,8 @@
 
     results/<suite>/<cell-id>/cell.json
     results/<suite>/<cell-id>/attempt-001/{events.jsonl,audit.json,train.json,generate.json,
-                                           predictions.jsonl,log.txt}
+                                           predictions.jsonl,log.txt; validation.jsonl,
+                                           gpu.jsonl where asked for or there are some}
     results/<suite>/data/<dataset>.json    what `bench check --data` found about its rows
 
 A finished record is never overwritten; a torn last line of a JSONL file is skipped.
@@ -30,10 +31,13 @@ from bench.record import (
     Audit,
     EvaluationEvent,
     GenerateRecord,
+    GpuSample,
     PhaseRecord,
     Prediction,
+    ScoredEvent,
     StepEvent,
     TrainRecord,
+    ValidationAnswer,
 )
 from bench.spec import Cell
 
@@ -230,6 +234,21 @@ class Attempt:
         kinds = (ApiPrediction if "response" in row else Prediction for row in rows)
         found = (kind.model_validate(row) for kind, row in zip(kinds, rows, strict=True))
         return sorted(found, key=lambda p: p.id)
+
+    @cached_property
+    def gpu_samples(self) -> list[GpuSample]:
+        return [GpuSample.model_validate(row) for row in read_lines(self.path / "gpu.jsonl")]
+
+    @cached_property
+    def scored(self) -> list[tuple[ScoredEvent, list[ValidationAnswer]]]:
+        """Each scoring in training, with its answers in the order of their ids."""
+        events = [ScoredEvent.model_validate(e) for e in self.events if e.get("event") == "scored"]
+        if not events:
+            return []
+        answers: dict[int, dict[str, ValidationAnswer]] = {event.step: {} for event in events}
+        for row in map(ValidationAnswer.model_validate, read_lines(self.path / "validation.jsonl")):
+            answers.setdefault(row.step, {})[row.id] = row
+        return [(e, sorted(answers[e.step].values(), key=lambda a: a.id)) for e in events]
 
     @property
     def phases(self) -> list[PhaseRecord]:

@@ -38,6 +38,8 @@ from bench.spec import (
 METHOD_KINDS = Path(__file__).parent / "worker" / "methods"
 STRATEGIES = Path(__file__).parent / "worker" / "strategies"
 
+COORDINATES = ("model", "method", "dataset", "target", "seed", "micro_batch", "id")  # of --only
+
 S = TypeVar("S", bound=Spec)
 
 
@@ -62,6 +64,7 @@ def load(path: Path) -> Suite:
     places = [*targets, API] if any(model.endpoint for model in models) else targets
     _check_rules(written, document, (models, methods, datasets, places))
     cells, excluded = _crossed(written, document, (targets, models, datasets, methods))
+    _check_converged(written, document, cells)
     return Suite(
         name=written.name,
         version=written.version,
@@ -89,9 +92,8 @@ def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:
     chosen = list(cells)
     for condition in filter(None, (only or "").split(",")):
         key, _, value = (part.strip() for part in condition.partition("="))
-        if key not in ("model", "method", "dataset", "target", "seed", "id"):
-            keys = ("model", "method", "dataset", "target", "seed", "id")
-            raise UserError(f"--only {condition}: unknown key {key!r}. {nearest(key, keys)}")
+        if key not in COORDINATES:
+            raise UserError(f"--only {condition}: unknown key {key!r}. {nearest(key, COORDINATES)}")
         wanted = set(value.split("|"))
         known = {_coordinate(cell, key) for cell in cells}
         for name in sorted(wanted - known):
@@ -103,6 +105,8 @@ def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:
 
 
 def _coordinate(cell: Cell, key: str) -> str:
+    if key == "micro_batch":
+        return str(cell.budget.micro_batch)
     if key in ("seed", "id"):
         return str(getattr(cell, key))
     return str(getattr(cell, key).name)
@@ -188,13 +192,19 @@ class _Point:
         method = self.method.model_dump(mode="json")
         seeds = self.written.seeds
         strategy = self.written.strategy
+        sizes = self.written.micro_batches
         for rule in self.rules:
             budget = _budget(budget, rule)
+            sizes = rule.micro_batches or (() if "micro_batch" in rule.budget else sizes)
             method = _merge(method, rule.method)
             seeds = rule.seeds or seeds
             strategy = rule.strategy or strategy
-        # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
-        for seed in seeds if self.method.trains else seeds[:1]:
+        if not self.method.trains:
+            # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
+            sizes, seeds = (), seeds[:1]
+            budget.pop("score_rows", None)
+        budgets = [budget | {"micro_batch": size} for size in dict.fromkeys(sizes)] or [budget]
+        for spent, seed in itertools.product(budgets, seeds):
             yield Cell(
                 suite=self.written.name,
                 suite_version=self.written.version,
@@ -203,7 +213,7 @@ class _Point:
                 dataset=self.dataset,
                 target=self.target,
                 strategy=Strategy() if self.model.endpoint else strategy,
-                budget=Budget.model_validate(budget),
+                budget=Budget.model_validate(spent),
                 seed=seed,
                 converged=self.written.converged,
                 comparison=self.written.comparison,
@@ -358,6 +368,37 @@ def _check_comparison(
             raise UserError(
                 f"{where}: comparison: no dataset has a metric {metric!r}. {nearest(metric, known)}"
             )
+
+
+def _check_converged(written: SuiteFile, document: Document, cells: Sequence[Cell]) -> None:
+    """The method exists; the metric is every dataset's own, and somebody will measure it."""
+    target = written.converged
+    trained = [cell for cell in cells if cell.method.trains]
+    if target is None or not trained:
+        return
+    names = sorted({cell.method.name for cell in trained})
+    if target.relative_to and target.relative_to not in names:
+        where = document.where(("converged", "relative_to"))
+        raise UserError(
+            f"{where}: converged: no trained method {target.relative_to!r} here. "
+            f"{nearest(target.relative_to, names)}"
+        )
+    if target.score is None:
+        return
+    where = document.where(("converged", "score"))
+    for dataset in {cell.dataset.name: cell.dataset for cell in trained}.values():
+        known = [f"{f.name}.{metric}" for f in dataset.answer for metric in f.metrics]
+        metric = target.metric(dataset)
+        if metric not in known or ":" in metric:  # others' metrics: which way is better?
+            raise UserError(
+                f"{where}: converged: dataset {dataset.name} has no built-in metric {metric!r}. "
+                f"{nearest(metric, [name for name in known if ':' not in name])}"
+            )
+    if all(cell.budget.score_rows is None for cell in trained):
+        raise UserError(
+            f"{where}: converged: a score is known only where validation rows are answered during "
+            "training: set `budget: {score_rows: 64}`"
+        )
 
 
 def _check_rules(written: SuiteFile, document: Document, lists: Sequence[Sequence[Spec]]) -> None:

@@ -116,6 +116,8 @@ def test_speed_memory_and_money(names: dict[str, Any], summary: pd.DataFrame) ->
     assert names["trainable_share"] == pytest.approx(row["trainable_share"], rel=1e-5)
     assert names["target"] == pytest.approx(row["target_loss_nats"], rel=1e-5)
     assert names["reached_s"] == pytest.approx(summary.loc["full"]["time_to_target_s"], rel=1e-5)
+    between = summary.loc["full"]["time_to_target_interpolated_s"]
+    assert names["interpolated_s"] == pytest.approx(between, rel=1e-5)
     shown = markdown_row("Speed against the reference", "smollm2-135m", "lora")
     assert float(re.findall(r"[\d.]+", shown[5])[0]) == pytest.approx(
         names["speed_ratio"], abs=0.005

@@ -224,6 +224,57 @@ def test_ids_of_the_first_results_still_hold() -> None:
     assert made_cell("m", "lora").id == "m_lora_desk_cpu_s0_b125c6fa"
 
 
+# ---------------------------------------------------------------- convergence and micro-batches
+
+
+def test_micro_batches_cross_what_is_trained(project: Path) -> None:
+    plain = load(project, MINIMAL).cells
+    cells = load(project, MINIMAL + "micro_batches: [1, 2, 4]\n").cells
+    sizes = [(cell.method.name, cell.budget.micro_batch) for cell in cells]
+    assert sizes == [("base", 2), ("lora", 1), ("lora", 2), ("lora", 4)]
+    assert {cell.id for cell in plain} <= {cell.id for cell in cells}  # the same question still
+    chosen = suite.select(cells, "micro_batch=1|4")
+    assert [cell.budget.micro_batch for cell in chosen] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("micro_batches: [4]", [4]), ("budget: {micro_batch: 1}", [1]), ("seeds: [0]", [1, 2])],
+)
+def test_a_rule_replaces_micro_batches(project: Path, rule: str, expected: list[int]) -> None:
+    rules = f"micro_batches: [1, 2]\nrules: [{{when: {{method: [lora]}}, {rule}}}]\n"
+    cells = load(project, MINIMAL + rules).cells
+    assert [c.budget.micro_batch for c in cells if c.method.trains] == expected
+
+
+def test_a_micro_batch_that_does_not_divide_is_named(project: Path) -> None:
+    message = error(project, MINIMAL + "micro_batches: [3]\n")
+    assert "micro_batch 3 does not divide global_batch 4" in message
+
+
+@pytest.mark.parametrize(
+    ("target", "budget", "message"),
+    [
+        ("{score: intent.f2, at_least: 0.5}", "", "no built-in metric 'intent.f2'"),
+        ("{score: first, at_least: 0.5}", "", "set `budget: {score_rows: 64}`"),
+        ("{relative_to: fulll}", "", "no trained method 'fulll'"),
+        ("{score: first, relative_to: base}", "", "no trained method 'base'"),
+        ("{score: first}", "", "a score needs `at_least` or `relative_to`"),
+        ("{score: intent.f1, at_least: 0.5}", "  score_rows: 8\n", ""),
+    ],
+)
+def test_a_target_that_nothing_can_reach_is_an_error(
+    project: Path, target: str, budget: str, message: str
+) -> None:
+    text = MINIMAL + budget + f"converged: {target}\n"
+    if message:
+        assert message in error(project, text)
+        return
+    base, lora = load(project, text).cells
+    assert (base.budget.score_rows, lora.budget.score_rows) == (None, 8)
+    assert base.id in {cell.id for cell in load(project, MINIMAL).cells}  # base: nothing changed
+
+
 # ---------------------------------------------------------------- models behind an API
 
 API_MODEL = """\

@@ -132,4 +132,4 @@ def _allowed(cell: Cell, sharding: Sharding) -> bool:
         tried = Cell.model_validate({**cell.model_dump(), "strategy": strategy})
     except ValidationError:
         return False
-    return strategies.module(tried).supports(tried) is None
+    return strategies.refusal(tried) is None

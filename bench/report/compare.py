@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -243,15 +242,23 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _entries(rows: list[Row]) -> list[Entry]:
-    """Seeds together.  Where settings were changed between runs, the entries get a tag."""
+    """Seeds together.  Where settings differ between cells, the entries get a tag."""
     questions: dict[str, list[Row]] = {}
     for row in rows:
         questions.setdefault(row.question, []).append(row)
-    names = Counter(_names(group[0]) for group in questions.values())
-    return [
-        Entry(tuple(group), question if names[_names(group[0])] > 1 else "")
-        for question, group in questions.items()
-    ]
+    alike: dict[tuple[str, str], list[Row]] = {}
+    for group in questions.values():
+        alike.setdefault(_names(group[0]), []).append(group[0])
+    tags = {row.question: tag for group in alike.values() for row, tag in _tags(group)}
+    return [Entry(tuple(group), tags[question]) for question, group in questions.items()]
+
+
+def _tags(group: list[Row]) -> Iterator[tuple[Row, str]]:
+    """What tells questions of the same names apart: the micro-batch if that does, else a hash."""
+    one_job = len({row.job for row in group}) == 1
+    for row in group:
+        tag = f"micro-batch {row.cell.budget.micro_batch}" if one_job else row.question
+        yield row, tag if len(group) > 1 else ""
 
 
 def _names(row: Row) -> tuple[str, str]:

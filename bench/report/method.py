@@ -36,8 +36,8 @@ def protocol(panels: Sequence[Panel]) -> list[str]:
         f"after {warmup} warm-up steps, which are recorded but not counted. Interval: 95 % "
         "bootstrap of that median.",
         f"Loss: nats per answer token; validation every {every} steps, off the clock. Time to "
-        "target: training seconds at the first evaluation that meets it, so it can't be finer "
-        "than that.",
+        "target: training seconds, interpolated on a straight line between the evaluations before "
+        "and at which it is met; those two stand beside it. Runs that miss it stay in the means.",
         "Cost: wall seconds of every phase's process, loading and evaluation included, ÷ 3600 × "
         "devices × nodes × price. “of it steps” leaves loading and evaluation out.",
         *([API_COST] if "none" in places else []),

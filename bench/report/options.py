@@ -128,11 +128,12 @@ def options(panels: Sequence[Panel]) -> Iterator[Option]:
 
 
 def reference(option: Option, all_options: Sequence[Option]) -> Option | None:
-    """The same model's run of the suite's reference method on the same target (usually full).
+    """The same model's run of the suite's reference method on the same target (usually full), with
+    the same micro-batch where there is one.
 
     For an API, of which nothing is trained, the best run of that method.
     """
-    name = option.panel.comparison.reference
+    name, own = option.panel.comparison.reference, option.entry.cell.budget.micro_batch
     found = [
         other
         for other in all_options
@@ -141,7 +142,7 @@ def reference(option: Option, all_options: Sequence[Option]) -> Option | None:
         and (option.entry.is_api or other.entry.model == option.entry.model)
     ]
     if not option.entry.is_api:
-        return next(iter(found), None)
+        return min(found, key=lambda o: o.entry.cell.budget.micro_batch != own, default=None)
     best = [id(entry) for entry, _ in compare.ranked(option.panel, option.panel.metric)]
     scored = [other for other in found if id(other.entry) in best]
     return min(scored, key=lambda other: best.index(id(other.entry)), default=None)

@@ -14,10 +14,12 @@ from bench.report import (
     answer,
     apis,
     claims,
+    convergence,
     datasets,
     details,
     differences,
     fits,
+    micro_batches,
     show,
     speeds,
     tables,
@@ -33,10 +35,12 @@ from bench.report.rows import PLANNED, Row
 from bench.report.serving import facts
 from bench.report.texts import (
     DIFFERENCES,
+    EFFICIENCY,
     FIRST_ONLY,
     FIT,
     GAINS,
     GROUPS,
+    NO_EFFICIENCY,
     NO_MARGIN,
     NOISE,
     RATES,
@@ -198,7 +202,13 @@ def _memory(report: Report) -> Iterator[Block]:
 
 def _convergence(report: Report) -> Iterator[Block]:
     yield from report.pictures("loss")
-    yield from report.each(tables.convergence, "Time to target")
+    yield from report.each(convergence.table, "Time to target")
+    yield from (Text(note, "note") for note in convergence.notes(report.panels))
+    for panel in report.begun:
+        made = convergence.runs(panel)
+        if len(made):
+            title = report.table(made, "Time to target, each run", panel).title
+            yield Table(made, title, folded=True)
 
 
 def _speed(report: Report) -> Iterator[Block]:
@@ -208,7 +218,13 @@ def _speed(report: Report) -> Iterator[Block]:
     if made:
         yield from made
         yield Text(SPEEDS, "note")
-    yield Text("*Energy and MFU are not recorded, so none are shown.*", "note")
+    made = list(report.each(micro_batches.table, "Own best micro-batch against the same"))
+    if made:
+        yield from made
+        yield Text(micro_batches.NOTE, "note")
+    made = list(report.each(speeds.efficiency, "Use of the GPUs, and energy"))
+    yield from made
+    yield Text(EFFICIENCY if made else NO_EFFICIENCY, "note")
 
 
 def _quality(report: Report) -> Iterator[Block]:

@@ -72,7 +72,7 @@ def _quality(row: Row, metrics: Sequence[str], labels: Sequence[str]) -> dict[st
 
 
 def _training(row: Row) -> dict[str, Any]:
-    training, reached = row.training, row.convergence
+    training = row.training
     speed = training.speed if training else None
     return {
         "first_validation_loss_nats": training.first_validation if training else None,
@@ -87,11 +87,43 @@ def _training(row: Row) -> dict[str, Any]:
         "speed_unstable": speed.unstable if speed else None,
         "step_s": speed.step_s if speed else None,
         "padding_share": speed.padding_share if speed else None,
+        **_efficiency(row),
         "training_steps_s": training.train_s if training and training.steps else None,
-        "target_loss_nats": reached.target_loss if reached else None,
-        "time_to_target_s": reached.reached.train_s if reached and reached.reached else None,
+        **_to_target(row),
         "train_wall_s": row.wall_s.get("train"),
         "generate_wall_s": row.wall_s.get("generate"),
+    }
+
+
+def _efficiency(row: Row) -> dict[str, Any]:
+    training = row.training
+    energy = training.energy if training else None
+    return {
+        "mfu": training.mfu if training else None,
+        "gpu_utilization": energy.utilization if energy else None,
+        "gpu_power_w": energy.power_w if energy else None,
+        "wh_per_million_tokens": energy.wh_per_million_tokens if energy else None,
+        "wh_per_million_tokens_low": energy.low if energy else None,
+        "wh_per_million_tokens_high": energy.high if energy else None,
+        "gpu_kwh": row.kwh,
+    }
+
+
+def _to_target(row: Row) -> dict[str, Any]:
+    """`time_to_target_s`: as measured, at the first evaluation that meets it."""
+    found = row.convergence
+    goal = found.goal if found else None
+    reached, between = (found.reached, found.interpolated) if found else (None, None)
+    spent = found.spent if found else None
+    return {
+        "target_measure": goal.measure if goal else None,
+        "target_loss_nats": goal.value if goal and goal.falls else None,
+        "target_score": goal.value if goal and not goal.falls else None,
+        "time_to_target_s": reached.train_s if reached else None,
+        "time_to_target_interpolated_s": between.train_s if between else None,
+        "steps_to_target_interpolated": between.step if between else None,
+        "tokens_to_target_interpolated": between.tokens if between else None,
+        "followed_s": spent.train_s if spent else None,
     }
 
 

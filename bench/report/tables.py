@@ -146,49 +146,6 @@ def _steps_usd(row: Row) -> float | None:
     return row.cost.train.usd if row.cost and row.cost.train else None
 
 
-def _to_target(rows: Sequence[Row]) -> str:
-    """Mean seconds if every seed reached the target; else how many did."""
-    known = [row.convergence for row in rows if row.convergence]
-    reached = [found.reached.train_s for found in known if found.reached]
-    if not known or all(found.target_loss is None for found in known):
-        return show.NONE
-    if len(reached) == len(known):
-        return _mean(list(reached))
-    return "not reached" if not reached else f"{len(reached)} of {len(known)} seeds"
-
-
-def convergence(panel: Panel) -> pd.DataFrame:
-    """Losses, and what it took to reach the target: seconds, tokens, dollars of training steps."""
-    lines = []
-    for entry in panel.entries:
-        rows = [row for row in entry.good if row.training]
-        if not entry.cell.method.trains or not rows:
-            continue
-        reached = [r.convergence.reached for r in rows if r.convergence and r.convergence.reached]
-        targets = [row.convergence.target_loss for row in rows if row.convergence]
-        whole = len(reached) == len(rows)
-        lines.append(
-            _name(entry)
-            | {
-                "first loss": _mean([r.training.first_validation for r in rows if r.training]),
-                "last loss": _mean([r.training.last_validation for r in rows if r.training]),
-                "target loss": _mean(targets),
-                "to target, s": _to_target(rows),
-                "to target, tokens": _mean([r.tokens for r in reached]) if whole else show.NONE,
-                "to target, USD": _mean([_usd(entry, r.train_s) for r in reached])
-                if whole
-                else show.NONE,
-            }
-        )
-    return frame(lines)
-
-
-def _usd(entry: Entry, seconds: float) -> float:
-    target = entry.cell.target
-    devices = target.devices * target.nodes
-    return seconds / 3600 * devices * target.price.usd_per_device_hour
-
-
 def weights(rows: Sequence[Row]) -> pd.DataFrame:
     """What the audit counted on the model that ran."""
     lines = []

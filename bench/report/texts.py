@@ -27,6 +27,19 @@ SPEEDS = (
     "saving come on top."
 )
 
+EFFICIENCY = (
+    "MFU: what the counted steps have to compute (6 FLOPs a trained weight and token, 4 a frozen "
+    "one, attention besides; of experts those in use) ÷ the GPUs' dense peak; recomputed "
+    "activations don't count. Utilisation: share of time in which a kernel ran, whatever it did. "
+    "Energy of the GPUs alone, by the driver's counter; that of a step is taken from samples about "
+    "a second apart. Interval: blocks of steps. “kWh of a run” holds all phases."
+)
+
+NO_EFFICIENCY = (
+    "*No energy, utilisation or MFU: no cell was run on an NVIDIA GPU whose sensors or peak are "
+    "known.*"
+)
+
 DIFFERENCES = (
     "A minus B on the test rows that both answered. Interval: paired bootstrap; where both "
     "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "

@@ -235,7 +235,7 @@ def chance(panels: Panels) -> list[str]:
 
 
 def settings(panels: Panels) -> list[str]:
-    tagged = [entry for entry in _entries(panels) if entry.tag]
+    tagged = [e for e in _entries(panels) if e.tag == e.rows[0].question]
     suites = sorted({row.cell.suite_version for row in _rows(panels)})
     told = []
     if tagged:

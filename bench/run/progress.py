@@ -86,6 +86,9 @@ class Progress:
             self._plain(f"{who}: step {event['step']}: loss {loss}, {speed:.0f} tokens/s")
         elif kind == "evaluation":
             self._plain(f"{who}: step {event['step']}: validation loss {_number(event['loss'])}")
+        elif kind == "scored":
+            what = f"{event['rows']} validation rows answered in {event['seconds']:.1f} s"
+            self._plain(f"{who}: step {event['step']}: {what}")
         elif kind == "generated":
             self.bars.advance(self.step, event["rows"])
             self._plain(f"{who}: {event['rows']} rows answered in {event['seconds']:.1f} s")

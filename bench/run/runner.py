@@ -19,7 +19,7 @@ from pathlib import Path
 from bench import cache, environment, store
 from bench.plan import Plan
 from bench.record import PhaseRecord, Status
-from bench.run import launch, planning, probe, process
+from bench.run import gpus, launch, planning, probe, process
 from bench.run.progress import Progress
 from bench.spec import Cell
 
@@ -149,7 +149,7 @@ def _phase(cell: Cell, attempt: Path, phase: str, how: Run) -> PhaseRecord:
     if record and record.status.final:
         return record
     _supersede(attempt, phase)
-    for name in ("events.jsonl", "predictions.jsonl"):
+    for name in ("events.jsonl", "predictions.jsonl", gpus.FILE):
         store.cut_torn_line(attempt / name)
     follow = how.progress.phase_begins(cell, phase)
     return launch.run_phase(cell, attempt, phase, follow)

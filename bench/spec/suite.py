@@ -32,6 +32,7 @@ class Rule(Spec):
     seeds: tuple[int, ...] | None = None
     budget: dict[str, Any] = Field({}, description="Replaces fields of the suite's budget.")
     method: dict[str, Any] = Field({}, description="Replaces fields of the methods it applies to.")
+    micro_batches: tuple[Positive, ...] = Field((), description="Replaces the suite's.")
     strategy: Strategy | None = None
     exclude: bool = False
     reason: str = ""
@@ -58,6 +59,9 @@ class SuiteFile(BaseModel):
         (), description="Machines; only models behind an `endpoint` need none."
     )
     seeds: tuple[int, ...] = Field((0,), min_length=1)
+    micro_batches: tuple[Positive, ...] = Field(
+        (), description="Each trained cell once with each: which is the fastest that fits?"
+    )
     strategy: Strategy = Strategy()
     budget: Budget
     converged: ConvergenceTarget | None = None
