@@ -223,7 +223,7 @@ class Attempt:
             if event.get("event") == "resume":
                 lost += [e for e in kept if e["step"] > event["from_step"]]
                 kept = [e for e in kept if e["step"] <= event["from_step"]]
-            elif event.get("event") in ("step", "evaluation"):
+            elif event.get("event") in ("step", "evaluation", "scored"):
                 kept.append(event)
         return kept, lost
 
@@ -242,7 +242,8 @@ class Attempt:
     @cached_property
     def scored(self) -> list[tuple[ScoredEvent, list[ValidationAnswer]]]:
         """Each scoring in training, with its answers in the order of their ids."""
-        events = [ScoredEvent.model_validate(e) for e in self.events if e.get("event") == "scored"]
+        kept = (e for e in self._kept[0] if e["event"] == "scored")
+        events = [ScoredEvent.model_validate(event) for event in kept]
         if not events:
             return []
         answers: dict[int, dict[str, ValidationAnswer]] = {event.step: {} for event in events}
