@@ -142,11 +142,13 @@ class _Point:
         method = self.method.model_dump(mode="json")
         seeds = self.written.seeds
         strategy = self.written.strategy
+        serve = self.written.serve if self.method.needs_model else None
         for rule in self.rules:
             budget = _budget(budget, rule)
             method = _merge(method, rule.method)
             seeds = rule.seeds or seeds
             strategy = rule.strategy or strategy
+            serve = serve if rule.serve else None
         # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
         for seed in seeds if self.method.trains else seeds[:1]:
             yield Cell(
@@ -162,6 +164,7 @@ class _Point:
                 converged=self.written.converged,
                 comparison=self.written.comparison,
                 constraints=self.written.constraints,
+                serve=serve,
             )
 
 

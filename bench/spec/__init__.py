@@ -28,6 +28,7 @@ from bench.spec.model import (
     TinyWeights,
     Weights,
 )
+from bench.spec.serving import ApiPrice, Serving
 from bench.spec.suite import Reference, Rule, Suite, SuiteFile, When
 from bench.spec.target import Price, TargetSpec
 
@@ -36,6 +37,7 @@ __all__ = [
     "UNTRAINED",
     "WITHOUT_MODEL",
     "AdapterSpec",
+    "ApiPrice",
     "Budget",
     "Cell",
     "Claim",
@@ -62,6 +64,7 @@ __all__ = [
     "RandomWeights",
     "Reference",
     "Rule",
+    "Serving",
     "Slug",
     "Source",
     "Spec",
