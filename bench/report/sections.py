@@ -10,16 +10,24 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from bench.report import answer, claims, datasets, differences, fits, show, speeds, tables
+from bench.report import (
+    answer,
+    claims,
+    datasets,
+    differences,
+    fits,
+    ownership,
+    show,
+    speeds,
+    tables,
+)
 from bench.report.advice import Advice
 from bench.report.blocks import Block, Bullets, Picture, Section, Table, Text
 from bench.report.charts import CHARTS, WHOLE, Drawn
 from bench.report.compare import Panel
-from bench.report.frames import frame
 from bench.report.headline import outcomes, sentence
 from bench.report.method import footer, protocol
 from bench.report.rows import PLANNED, Row
-from bench.report.serving import facts
 from bench.report.texts import (
     DIFFERENCES,
     FIRST_ONLY,
@@ -27,6 +35,7 @@ from bench.report.texts import (
     GAINS,
     NO_MARGIN,
     NOISE,
+    SERVING,
     SPEEDS,
     SUMMARY,
     margin_text,
@@ -107,6 +116,7 @@ def _answer(report: Report) -> Iterator[Block]:
         first, *more = answer.sentences(advice)
         yield Text(first, "lead")
         yield from (Text(sentence) for sentence in more)
+        yield from (Text(sentence) for sentence in ownership.sentences(advice))
         yield from _options(advice)
         if found := answer.changes(advice):
             yield Bullets(found, "What would change this answer")
@@ -143,12 +153,20 @@ def _cost(report: Report) -> Iterator[Block]:
 
 
 def _serving(report: Report) -> Iterator[Block]:
-    served = [row for row in report.rows if row.served]
-    if not served:
+    if not any(row.served for row in report.rows):
         yield Text("*Serving was not measured: no cell has a serve phase.*", "note")
         return
-    lines = [{"cell": row.id} | facts(row.served) for row in served if row.served]
-    yield Table(frame(lines), "Serving", folded=len(lines) > LONG)
+    yield Text("Serving", "head")
+    yield from report.pictures("serving", "serving-quality")
+    asked = {advice.dataset: advice.constraints for advice in report.advice}
+    for panel in report.begun:
+        made = ownership.costs(panel, asked.get(panel.dataset, panel.cell.constraints))
+        if len(made):
+            yield report.table(made, "Cost of ownership", panel)
+    yield from report.each(ownership.table, "Every measurement of a server")
+    if failed := ownership.failures(report.rows):
+        yield Bullets(failed, "Not served as asked")
+    yield Text(SERVING, "note")
 
 
 def _fit(report: Report) -> Iterator[Block]:

@@ -86,7 +86,7 @@ def _question(cell: Cell, row: data.Row) -> client.Question:
 class _Phase:
     """One cell's servers, one after another."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a phase is given
+    def __init__(
         self,
         cell: Cell,
         asked: Serving,
@@ -173,11 +173,11 @@ class _Phase:
         new = self.asked.max_new_tokens or self.cell.budget.max_new_tokens
         limit = self.asked.request_limit_s
         asking = client.Asking(server.url, server.command.model, new, limit)
-        warm = list(itertools.islice(itertools.cycle(reversed(self.questions)), self._warm()))
+        warm = _some(list(reversed(self.questions)), self.asked.warmup_requests)
         with self.recorder.stage("warm-up"):
             self._hold(found.name, asking, warm, max(self.asked.concurrencies), counted=False)
         server.check()
-        asked = list(itertools.islice(itertools.cycle(self.questions), self.asked.requests))
+        asked = _some(self.questions, self.asked.requests)
         for concurrency in self.asked.concurrencies:
             with self.recorder.stage("serve"):
                 seconds = self._hold(found.name, asking, asked, concurrency)
@@ -187,9 +187,6 @@ class _Phase:
             )
             self.recorder.emit(load)
         found.host_bytes, found.device_bytes = server.host_bytes(), server.device_bytes()
-
-    def _warm(self) -> int:
-        return self.asked.warmup_requests
 
     def _hold(
         self,
@@ -227,6 +224,13 @@ class _Phase:
         found.same_openings = found_alike.same_openings
         if found_alike.problem and found.status is Status.OK:
             found.status, found.reason = Status.INVALID, found_alike.problem
+            if found.name == variants.MERGED and self.cell.method.quantization:
+                found.reason += " (trained beside a quantised base, merged into the unquantised)"
+
+
+def _some(questions: Sequence[client.Question], count: int) -> list[client.Question]:
+    """So many of them; where there are fewer, they are asked again."""
+    return list(itertools.islice(itertools.cycle(questions), count))
 
 
 def _event(answer: client.Answer, name: str, concurrency: int, counted: bool) -> RequestEvent:

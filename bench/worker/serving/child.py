@@ -69,15 +69,28 @@ class Server:
                 why = f"the server was not healthy after {limit_s:g} s; its last line: {last}"
                 raise ServerFailed(Status.TIMEOUT, why)
             time.sleep(POLL_S)
-        self.check()  # else it was another program that answered on this port
         self.start_s = time.perf_counter() - self.began
 
     def _healthy(self) -> bool:
+        if not self._listens():
+            return False  # else another program on this port could answer in its place
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+    def _listens(self) -> bool:
+        """Whether the port is this server's own; True where that can't be looked up."""
+        for pid in self._pids():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                try:
+                    open_ = psutil.Process(pid).net_connections(kind="tcp")
+                except psutil.AccessDenied:
+                    return True
+                if any(c.status == psutil.CONN_LISTEN and c.laddr.port == self.port for c in open_):
+                    return True
+        return False
 
     def check(self) -> None:
         """Raises ServerFailed where the process has ended."""
