@@ -56,12 +56,24 @@ class Run:
 def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     """Run every cell that isn't finished, in order.  Interrupts go up to the caller."""
     todo = [cell for cell in cells if _wanted(cell, how)]
+    for cell in cells:
+        if cell not in todo:
+            _keep_notes(cell, how.results)
     how.progress.begin(total=len(cells), done=len(cells) - len(todo))
     for cell in todo:
         how.progress.cell_begins(cell)
         record = run_cell(cell, how)
         how.progress.cell_ends(cell, record)
     return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
+
+
+def _keep_notes(cell: Cell, results: Path) -> None:
+    """A finished cell's prices and constraints as the suite has them now: no run depends on them,
+    the report does."""
+    folder = store.cell_folder(results, cell)
+    if store.read_record(Cell, folder / "cell.json") != cell:
+        with store.lock(folder):
+            store.write_json(folder / "cell.json", cell)
 
 
 def _wanted(cell: Cell, how: Run) -> bool:
