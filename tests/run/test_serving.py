@@ -1,6 +1,6 @@
 """Serving for real: real models behind transformers' own server, asked from outside.
 
-    make test-serving
+make test-serving
 """
 
 from __future__ import annotations
