@@ -129,6 +129,9 @@ def fit(  # noqa: PLR0913, PLR0917 - a command's options
         str, typer.Option(help="auto, single, ddp, fsdp, zero2, zero3; +offload after the last 3.")
     ] = "auto",
     seq_len: Annotated[int, typer.Option(help="Tokens of the longest sequence.")] = 1024,
+    mean_len: Annotated[
+        float | None, typer.Option(help="Lengths vary: their mean (log-normal).")
+    ] = None,
     micro_batch: Annotated[str, typer.Option(help="A number, or max.")] = "1",
     global_batch: Annotated[int | None, typer.Option(help="Sequences of one update.")] = None,
     packed: Annotated[

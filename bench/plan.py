@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -10,14 +10,14 @@ from bench.record import Record
 
 GIB = 1 << 30
 
+CostRow = tuple[int, int, bool, int]  # flops, bytes, fp32, calls of an operator
+
 
 class StepMemory(Record):
-    """Peak bytes of one rank in training, and of its node's host."""
+    """Peak bytes of one rank in training, every batch as long as the longest, and of its host."""
 
     allocated_bytes: int
-    reserved_bytes: int = Field(description="What the allocator takes, with this data's lengths.")
-    reserved_fixed_bytes: int = Field(description="The same if every batch had the longest length.")
-    reserved_high_bytes: int = Field(description="The worst of several orders of the lengths.")
+    reserved_bytes: int = Field(description="What the allocator takes.")
     host_bytes: int = Field(description="Per node: offloaded state, pinned buffers, load phase.")
     host_load_bytes: int = 0
     phases: dict[str, int] = Field(description="Allocated peak by phase.")
@@ -30,11 +30,44 @@ class StepMemory(Record):
     held_bytes: int = Field(0, description="All weights as held, on one full copy.")
     trained_bytes: int = 0
     micro_batches: int = 1
-    micro_costs: list[tuple[int, int, bool, int]] = Field(
-        [], description="flops, bytes, fp32, calls: forward and backward."
-    )
-    update_costs: list[tuple[int, int, bool, int]] = Field([])
+    micro_costs: list[CostRow] = Field([], description="Forward and backward.")
+    update_costs: list[CostRow] = Field([])
+
+
+class Growth(Record):
+    """Reserved bytes that batches of different lengths add to those of the longest alone."""
+
+    by_order: list[int] = Field([], description="Of several orders of the batches, sorted.")
+    bucketed_bytes: int = Field(0, description="Batches sorted by length.")
+    emptied_bytes: int = Field(0, description="torch.cuda.empty_cache every 10 batches.")
+    expandable_bytes: int = Field(0, description="PYTORCH_ALLOC_CONF=expandable_segments:True.")
     notes: list[str] = Field([])
+
+    @property
+    def median_bytes(self) -> int:
+        return self.by_order[len(self.by_order) // 2] if self.by_order else 0
+
+    @property
+    def high_bytes(self) -> int:
+        return max(self.by_order, default=0)
+
+
+class Pace(Record):
+    """Operators of a micro-batch at the mean length of its batches, and at the longest."""
+
+    mean_costs: list[CostRow]
+    longest_costs: list[CostRow]
+
+
+class DataLengths(Record):
+    """Tokens of the training examples that a plan is for."""
+
+    source: Literal["counted", "stated", "assumed"] = Field(
+        description="On the rows; in the dataset's file; nowhere: all as long as the budget allows."
+    )
+    mean: float
+    longest: int
+    rows: int | None = Field(None, description="Of the train split.")
 
 
 class GenerationMemory(Record):
@@ -45,11 +78,9 @@ class GenerationMemory(Record):
     phases: dict[str, int] = Field({}, description="Allocated peak by phase.")
     devices: int = Field(1, description="Devices that the layers are spread over.")
     held_bytes: int = 0
-    prompt_costs: list[tuple[int, int, bool, int]] = Field(
-        [], description="flops, bytes, fp32, calls: of all prompts of a batch."
-    )
-    token_costs: list[tuple[int, int, bool, int]] = Field(
-        [], description="The same for one token of each, at the full length of the cache."
+    prompt_costs: list[CostRow] = Field([], description="Of all prompts of a batch.")
+    token_costs: list[CostRow] = Field(
+        [], description="Of one token of each, at the full length of the cache."
     )
 
 
@@ -76,7 +107,8 @@ class StepTime(Record):
     low_s: float
     high_s: float
     flops: float = Field(description="Of one rank's update.")
-    tokens: int = Field(description="Of all ranks, padding included.")
+    tokens: int = Field(description="Of all ranks, without padding.")
+    padded_tokens: int = Field(0, description="The same with padding.")
 
 
 class Plan(Record):
@@ -91,8 +123,12 @@ class Plan(Record):
     quantized: bool = False
     micro_batch: int
     device_bytes: int | None = Field(None, description="Reserved plus context: the driver's view.")
-    device_high_bytes: int | None = None
+    device_high_bytes: int | None = Field(
+        None, description="With the growth of the worst order of batches; null: not traced."
+    )
+    data: DataLengths | None = None
     memory: StepMemory | None = None
+    growth: Growth | None = Field(None, description="Traced where it could matter.")
     evaluation_bytes: int | None = Field(None, description="As device_bytes, during evaluation.")
     generation: GenerationMemory | None = None
     generation_bytes: int | None = Field(None, description="Allocated plus context.")

@@ -13,13 +13,16 @@ from bench.spec import Cell
 
 Planned = tuple[Cell, Plan]
 COLUMNS = (
-    "model", "method", "dataset", "target", "strategy", "micro", "reserved", "driver", "generate",
-    "host", "fits", "tokens/s", "hours", "$",
+    "model", "method", "dataset", "tokens", "target", "strategy", "micro", "reserved",
+    "driver", "generate", "host", "fits", "tokens/s", "hours", "$",
 )  # fmt: skip
 
 
 def table(planned: Sequence[Planned]) -> Table:
-    """Memory in GiB per GPU (host: per node); cells that differ only in seed share a row."""
+    """Memory in GiB per GPU (host: per node); cells that differ only in seed share a row.
+
+    tokens: of an example, on average and at most.
+    """
     title = "GiB per GPU, host GiB per node; predicted, nothing ran"
     made = Table(title=title, title_justify="left")
     for column in COLUMNS:
@@ -94,10 +97,11 @@ def _row(cell: Cell, plan: Plan, seeds: int) -> list[str]:
         cell.model.name,
         cell.method.name,
         cell.dataset.name,
+        _tokens(plan),
         cell.target.name,
         plan.strategy,
         str(plan.micro_batch) if memory else "",
-        _range(memory.reserved_bytes, memory.reserved_high_bytes) if memory else "",
+        _reserved(plan),
         _gib(plan.device_bytes),
         _gib(plan.generation_bytes),
         _gib(memory.host_bytes) if memory else "",
@@ -117,8 +121,18 @@ def _dollars(plan: Plan, seeds: int) -> str:
     return f"{point:,.0f} ({low:,.0f}–{high:,.0f}{times})"
 
 
-def _range(low: int, high: int) -> str:
-    return "–".join(dict.fromkeys((_gib(low), _gib(high))))
+def _tokens(plan: Plan) -> str:
+    data = plan.data
+    return "" if data is None else f"{data.mean:.0f}/{data.longest} {data.source}"
+
+
+def _reserved(plan: Plan) -> str:
+    """With what varying lengths add, where that was traced."""
+    if plan.memory is None:
+        return ""
+    fixed = plan.memory.reserved_bytes
+    high = fixed + (plan.growth.high_bytes if plan.growth else 0)
+    return "–".join(dict.fromkeys((_gib(fixed), _gib(high))))
 
 
 def _gib(size: int | None) -> str:

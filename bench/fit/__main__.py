@@ -176,6 +176,9 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 def _add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument(
+        "--mean-len", type=float, help="lengths vary: their mean; --seq-len is the longest"
+    )
     parser.add_argument("--micro-batch", default="1", help="a number, or max")
     parser.add_argument("--global-batch", type=int, help="sequences of one update, all devices")
     parser.add_argument(

@@ -28,7 +28,7 @@ from bench.errors import UserError
 from bench.fit.cache import Cache
 from bench.fit.cases import request_of
 from bench.fit.constants import constant
-from bench.plan import GIB
+from bench.plan import GIB, StepMemory
 
 Row = dict[str, Any]
 
@@ -73,13 +73,16 @@ def predict_case(row: Row, models: dict[str, Row], cache: Cache) -> Outcome:
     started = time.time()
     kind = figure_kind(row)
     try:
-        memory = cache.memory(request_of(row, models))
+        request = request_of(row, models)
+        memory = cache.memory(request)
+        growth = cache.growth(request).median_bytes if request.lengths else 0
     except Exception as error:
         return _failed(row, kind, f"{type(error).__name__}: {error}", time.time() - started)
     context = int(constant("cuda_context_gib") * GIB)
     nccl = int(constant("nccl_gib") * GIB) if (row.get("num_gpus") or 1) > 1 else 0
     added = context + nccl if kind == "device" else 0
-    point = memory.allocated_bytes if kind == "allocated" else memory.reserved_bytes + added
+    reserved = memory.reserved_bytes + growth
+    point = memory.allocated_bytes if kind == "allocated" else reserved + added
     measured = row.get("measured_gib")
     return Outcome(
         id=row["id"],
@@ -87,17 +90,17 @@ def predict_case(row: Row, models: dict[str, Row], cache: Cache) -> Outcome:
         kind=kind,
         measured_gib=measured,
         predicted_gib=point / GIB,
-        fixed_length_gib=(memory.reserved_fixed_bytes + added) / GIB,
+        fixed_length_gib=(memory.reserved_bytes + added) / GIB,
         error=point / GIB / measured - 1 if measured else None,
         outcome=row.get("outcome") or "fits",
-        called=_call(row, memory, context + nccl),
+        called=_call(row, memory, reserved, context + nccl),
         peak=memory.peak_phase,
         seconds=time.time() - started,
         reason=_reason(memory),
     )
 
 
-def _call(row: Row, memory: Any, outside: int) -> str:
+def _call(row: Row, memory: StepMemory, reserved: int, outside: int) -> str:
     """fits, OOM or HOST_OOM, from the row's device and host sizes."""
     host = row.get("host_ram") or {}
     if "size" in host.get("kind", "") and memory.host_bytes / GIB > float(host["gib"]):
@@ -105,12 +108,12 @@ def _call(row: Row, memory: Any, outside: int) -> str:
     capacity = row.get("gpu_memory_gib")
     # Near its limit the allocator returns cached segments and tries again, so what must fit is the
     # allocated peak with the slack that can't be returned: about half of the difference.
-    slack = (memory.reserved_bytes - memory.allocated_bytes) // 2
+    slack = (reserved - memory.allocated_bytes) // 2
     need = memory.allocated_bytes + slack + outside
     return "OOM" if capacity and need / GIB > capacity else "fits"
 
 
-def _reason(memory: Any) -> str:
+def _reason(memory: StepMemory) -> str:
     parts = sorted(memory.breakdown.items(), key=lambda item: -item[1])[:4]
     return ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts)
 

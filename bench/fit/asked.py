@@ -16,10 +16,11 @@ from pydantic import ValidationError
 
 from bench.document import explain_first, read_yaml, validate
 from bench.errors import UserError, nearest
-from bench.fit.cell import request_of_cell
+from bench.fit import examples
+from bench.fit.cell import request_for as request_of_examples
 from bench.fit.request import Request
 from bench.fit.steptime import find_gpu
-from bench.spec import MethodSpec, ModelSpec, RandomWeights, Strategy, TargetSpec
+from bench.spec import MethodSpec, ModelSpec, RandomWeights, Strategy, TargetSpec, TokenLengths
 
 STRATEGIES = ("auto", "single", "ddp", "fsdp", "zero2", "zero3")
 OFFLOAD = "+offload"
@@ -265,9 +266,19 @@ def request_for(
         model=model, method=method, target=target, strategy=strategy, budget=budget
     )
     try:
-        return request_of_cell(cell)
+        return request_of_examples(cell, _examples(options))
     except ValidationError as error:
         raise UserError(explain_first(Request, error)) from None
+
+
+def _examples(options: argparse.Namespace) -> examples.Examples:
+    """All of --seq-len, or with --mean-len a distribution of which that is the longest."""
+    if options.mean_len is None:
+        return examples.assumed(options.seq_len)
+    stated = TokenLengths(
+        mean=options.mean_len, longest=options.seq_len, rows=examples.DRAWN, source="--mean-len"
+    )
+    return examples.drawn(stated, options.seq_len)
 
 
 def with_micro_batch(
@@ -289,6 +300,8 @@ def _check(
     positions = model.config.get("max_position_embeddings")
     if options.seq_len < 2:
         raise UserError(f"--seq-len {options.seq_len}: at least 2 tokens")
+    if options.mean_len is not None and not 0 < options.mean_len <= options.seq_len:
+        raise UserError(f"--mean-len {options.mean_len:g}: above 0, at most --seq-len")
     if positions and options.seq_len > positions:
         raise UserError(f"--seq-len {options.seq_len}: {options.model} has {positions} positions")
     if not target.bf16 and "bf16" in _dtypes(method):

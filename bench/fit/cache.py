@@ -10,16 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bench.fit.request import Decoding, Request
-from bench.plan import GenerationMemory, StepMemory
+from bench.fit.request import Decoding, Request, Sharding
+from bench.plan import GenerationMemory, Growth, Pace, StepMemory
 from bench.record import Record
 
 R = TypeVar("R", bound=Record)
 
 # What a StepMemory depends on; the rest only reads it.
 _TRACING = (
-    "allocator", "build", "checkpointing", "costs", "depth", "generation", "gptq_tree", "host",
-    "kernels", "ledger", "lengths", "litgpt_tree", "loss", "memory", "metacache",
+    "allocator", "build", "checkpointing", "costs", "depth", "floor", "generation", "gptq_tree",
+    "growth", "host", "kernels", "ledger", "lengths", "litgpt_tree", "loss", "memory", "metacache",
     "optim", "patches", "precision", "quantize", "request", "sharding",
     "shards", "simulate", "step", "trace",
 )  # fmt: skip
@@ -38,15 +38,31 @@ def code_version() -> str:
 
 
 class Cache:
-    """Answers `memory` and `generation`; without a folder nothing is kept."""
+    """Answers what only tracing can tell; without a folder nothing is kept."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
     def memory(self, request: Request) -> StepMemory:
+        """Of the request's longest batch."""
         from bench.fit.memory import step_memory
 
-        return self._kept(StepMemory, request.digest, lambda: step_memory(request))
+        longest = request.as_long_as_longest()
+        return self._kept(StepMemory, longest.digest, lambda: step_memory(longest))
+
+    def growth(self, request: Request) -> Growth:
+        """What the request's varying lengths add; the strategy doesn't matter to it."""
+        from bench.fit.growth import growth
+
+        one = request.model_copy(update={"sharding": Sharding(), "accumulation": 1})
+        return self._kept(Growth, f"{one.digest}-growth", lambda: growth(one))
+
+    def pace(self, request: Request) -> Pace:
+        """Operators at the mean and at the longest of its lengths, whatever the strategy."""
+        from bench.fit.growth import pace
+
+        one = request.model_copy(update={"sharding": Sharding(), "accumulation": 1})
+        return self._kept(Pace, f"{one.digest}-pace", lambda: pace(one))
 
     def generation(self, request: Request, decoding: Decoding) -> GenerationMemory:
         from bench.fit.generation import deployed, generation_memory

@@ -1,6 +1,8 @@
 """Results of real runs → proposed entries of constants.yaml.  Nothing is written.
 
 bench calibrate results/ [--json]
+
+Read are the runs of suites, and the rungs of `make gpu-check` (results/gpu-check.jsonl).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import yaml
 
 from bench.errors import UserError
 from bench.fit.constants import constant
+from bench.fit.gpu_check import Rung
 from bench.fit.steptime import find_gpu
 from bench.plan import GIB, Plan
 from bench.record import Memory, Status, TrainRecord
@@ -27,7 +30,9 @@ from bench.score.calibration import (
     outside_gib,
 )
 from bench.spec import Cell
-from bench.store import Attempt, CellResult, read_record, read_suite
+from bench.store import Attempt, CellResult, read_lines, read_record, read_suite
+
+RUNGS = "gpu-check.jsonl"  # where make gpu-check leaves them
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,7 @@ class Run:
     @property
     def gpu(self) -> str:
         """As constants.yaml and gpus.yaml name it; the target's own name if they don't."""
-        facts = find_gpu(self.cell.target.gpu or "")
-        return str(facts["match"]) if facts else str(self.cell.target.gpu)
+        return _gpu_name(str(self.cell.target.gpu))
 
     @property
     def ranks(self) -> int:
@@ -55,18 +59,28 @@ class Run:
         return self.train.memory.get("process")
 
 
+def _gpu_name(name: str) -> str:
+    facts = find_gpu(name)
+    return str(facts["match"]) if facts else name
+
+
 def calibrate(results: Path) -> list[Proposal]:
     """Proposals for all constants that the runs say something about.
 
     Raises UserError where no run on a GPU has finished.
     """
-    runs = list(_runs(results))
-    if not runs:
+    runs, rungs = list(_runs(results)), _rungs(results / RUNGS)
+    if not runs and not rungs:
         raise UserError(
             f"{results}: no finished training on a GPU: constants are measured there "
-            "(run any suite on one)"
+            "(run any suite on one, or make gpu-check)"
         )
-    return [found for found in _proposals(runs) if found is not None]
+    return [found for found in _proposals(runs, rungs) if found is not None]
+
+
+def _rungs(path: Path) -> list[Rung]:
+    found = [Rung.model_validate(row) for row in read_lines(path)]
+    return [rung for rung in found if rung.outcome == "ok"]
 
 
 def _runs(results: Path) -> Iterator[Run]:
@@ -87,8 +101,14 @@ def _run(result: CellResult) -> Run | None:
     return Run(result.cell, latest, train, read_record(Plan, result.path / "plan.json"))
 
 
-def _proposals(runs: list[Run]) -> Iterator[Proposal | None]:
-    contexts = _by_gpu((run, _outside(run)) for run in runs if run.ranks == 1)
+def _proposals(runs: list[Run], rungs: list[Rung]) -> Iterator[Proposal | None]:
+    alone = [(run.gpu, run.cell.id, _outside(run)) for run in runs if run.ranks == 1]
+    steps = [
+        (_gpu_name(rung.gpu), rung.name,
+         outside_gib(rung.measured_device_bytes, rung.measured_reserved_bytes))
+        for rung in rungs
+    ]  # fmt: skip
+    contexts = _by_gpu([*alone, *steps])
     before = constant("cuda_context_gib")
     for gpu, seen in contexts.items():
         yield constant_of("cuda_context_gib", "GiB a process", before, seen, gpu)
@@ -101,15 +121,15 @@ def _proposals(runs: list[Run]) -> Iterator[Proposal | None]:
     yield constant_of("nccl_gib", "GiB a process", constant("nccl_gib"), seen)
     hosts = [Observed(run.cell.id, gib) for run in runs if (gib := _host(run)) is not None]
     yield constant_of("process_host_gib", "GiB a rank", constant("process_host_gib"), hosts)
-    for gpu, timed in _timed(runs).items():
+    for gpu, timed in _timed(runs, rungs).items():
         yield efficiency_of(constant("matmul_efficiency", gpu), constant("overlap"), timed, gpu)
 
 
-def _by_gpu(pairs: Any) -> dict[str, list[Observed]]:
+def _by_gpu(seen: list[tuple[str, str, float | None]]) -> dict[str, list[Observed]]:
     found: dict[str, list[Observed]] = defaultdict(list)
-    for run, value in pairs:
+    for gpu, run, value in seen:
         if value:
-            found[run.gpu].append(Observed(run.cell.id, value))
+            found[gpu].append(Observed(run, value))
     return found
 
 
@@ -132,16 +152,20 @@ def _host(run: Run) -> float | None:
     return memory.host_baseline_bytes / GIB / run.ranks
 
 
-def _timed(runs: list[Run]) -> dict[str, list[Timed]]:
+def _timed(runs: list[Run], rungs: list[Rung]) -> dict[str, list[Timed]]:
     found: dict[str, list[Timed]] = defaultdict(list)
+    for rung in rungs:
+        if rung.measured_step_s and rung.predicted_step_s:
+            timed = Timed(rung.name, rung.measured_step_s, rung.predicted_step_s, 0.0)
+            found[_gpu_name(rung.gpu)].append(timed)
     for run in runs:
         time = run.plan.time if run.plan else None
         steps = run.attempt.steps[run.cell.budget.timing_warmup_steps :]
         tokens = sum(step.padded_tokens for step in steps)
-        if time is None or not tokens or not time.tokens:
+        if time is None or not tokens or not time.padded_tokens:
             continue
-        # Plans are of the longest sequences; runs had others: seconds a token are compared.
-        measured = sum(step.seconds for step in steps) / tokens * time.tokens
+        # Their batches differ in length: seconds a token are compared.
+        measured = sum(step.seconds for step in steps) / tokens * time.padded_tokens
         other = time.communication_s + time.offload_s
         found[run.gpu].append(Timed(run.cell.id, measured, time.compute_s, other))
     return found

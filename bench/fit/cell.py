@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from bench.fit import examples
+from bench.fit.examples import Examples
 from bench.fit.predict import Job
 from bench.fit.request import Adapter, Decoding, Quantization, Request, Sharding
+from bench.plan import DataLengths
 from bench.spec import Cell, MethodSpec, Strategy, TargetSpec
 
 
-def request_of_cell(
-    cell: Cell, strategy: Strategy | None = None, micro_batch: int | None = None
-) -> Request:
-    """The worker trains with TRL's SFTTrainer: fused head, outputs and gradients freed early."""
+def request_of_cell(cell: Cell) -> Request:
+    """The step of a cell, on examples as long as its own."""
+    return request_for(cell, examples.of_cell(cell))
+
+
+def request_for(cell: Any, found: Examples) -> Request:
+    """The worker trains with TRL's SFTTrainer: fused head, outputs and gradients freed early.
+
+    Packed rows are all max_length long.  `cell` is one, or has what is read of it here.
+    """
     method, budget, target = cell.method, cell.budget, cell.target
-    strategy = strategy or cell.strategy
-    micro = micro_batch or budget.micro_batch
-    sharding = sharding_of(strategy, method, target)
+    micro = budget.micro_batch
+    packed = method.packing
+    sharding = sharding_of(cell.strategy, method, target)
     ranks = 1 if sharding.kind == "single" else sharding.devices
     fields: dict[str, Any] = {
         "config": cell.model.config,
@@ -34,8 +44,10 @@ def request_of_cell(
         "checkpointing": "full" if method.gradient_checkpointing else "none",
         "accumulation": max(1, budget.global_batch // (micro * ranks)),
         "micro_batch": micro,
-        "seq_len": budget.max_length,
-        "padded": not method.packing,
+        "seq_len": budget.max_length if packed else found.longest,
+        "lengths": () if packed else examples.batches(found.lengths, micro),
+        "example_tokens": 0 if packed or len(found.lengths) == 1 else round(found.mean, 1),
+        "padded": not packed,
         "sharding": sharding,
         "evaluates": True,
     }
@@ -45,24 +57,28 @@ def request_of_cell(
 def job_of_cell(cell: Cell) -> Job:
     """Updates where they are known, and what the generate phase does at once."""
     budget = cell.budget
-    longest = max(1, budget.max_length - 1)
-    positions = cell.model.config.get("max_position_embeddings") or longest + budget.max_new_tokens
+    found = examples.of_cell(cell)
+    positions = cell.model.config.get("max_position_embeddings") or budget.max_length
     return Job(
-        steps=budget.max_steps or _steps_of_rows(cell) if cell.method.trains else None,
+        steps=budget.max_steps or _steps_of_rows(cell, found) if cell.method.trains else None,
         decoding=Decoding(
             batch=budget.generate_batch,
-            prompt=min(longest, max(1, positions - budget.max_new_tokens)),
+            prompt=min(found.prompt, max(1, positions - budget.max_new_tokens)),
             new=budget.max_new_tokens,
         ),
         answers=budget.max_test_rows,
+        data=DataLengths(
+            source=found.source, mean=found.mean, longest=found.longest, rows=found.rows
+        ),
     )
 
 
-def _steps_of_rows(cell: Cell) -> int | None:
+def _steps_of_rows(cell: Cell, found: Examples) -> int | None:
     budget = cell.budget
-    if budget.epochs is None or budget.max_train_rows is None:
+    rows = min((n for n in (budget.max_train_rows, found.rows) if n is not None), default=None)
+    if budget.epochs is None or rows is None:
         return None
-    return max(1, int(budget.epochs * budget.max_train_rows / budget.global_batch))
+    return max(1, math.ceil(budget.epochs * rows / budget.global_batch))
 
 
 def sharding_of(strategy: Strategy, method: MethodSpec, target: TargetSpec) -> Sharding:

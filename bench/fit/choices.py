@@ -80,7 +80,7 @@ def best_strategy(
     memory = first.memory
 
     def seconds(one: Request) -> float:
-        time = time_of(one, memory, target)
+        time = time_of(one, memory, target, cache)
         assert time is not None
         return time.step_s
 

@@ -51,7 +51,8 @@ def table(rows: list[Row]) -> str:
 
 def _lines(row: Row) -> list[str]:
     plan = row["plan"]
-    gib = [_gib(plan["device_bytes"]), _gib(plan["device_high_bytes"])]
+    sizes = (plan["device_bytes"], plan["device_high_bytes"])
+    gib = [_gib(size) for size in sizes if size is not None]
     memory, time = plan["memory"] or {}, plan["time"] or {}
     seconds = time.get("step_s")
     speed = f"{time['tokens'] / seconds:.0f}" if seconds else ""

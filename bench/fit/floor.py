@@ -31,7 +31,7 @@ def floor_bytes(request: Request) -> int:
 
     Raises CannotBuild.
     """
-    held = _weights(_asked_of_weights(request).model_dump_json())
+    held = _weights(asked_of_weights(request).model_dump_json())
     sharding = request.sharding
     share = sharding.devices if sharding.kind in ("fsdp", "zero3") else 1
     weights = 0.0 if sharding.offload_params else (held.frozen + held.trained) / share
@@ -48,7 +48,7 @@ def floor_bytes(request: Request) -> int:
     return int(weights + (kept + states * held.elements) / spread)
 
 
-def _asked_of_weights(request: Request) -> Request:
+def asked_of_weights(request: Request) -> Request:
     """What decides the weights: the same for every strategy, length and batch."""
     return Request(
         config=request.config,

@@ -14,14 +14,21 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from bench.document import read_yaml
 from bench.errors import UserError
+from bench.fit.cache import Cache
+from bench.fit.memory import costs_of
 from bench.fit.request import Adapter, Quantization, Request
+from bench.fit.steptime import Weights, find_gpu, gpu_of, step_time
 from bench.plan import GIB
+from bench.record import Record
 
 Row = dict[str, Any]
 STEPS = 3
@@ -65,6 +72,22 @@ def ladder(suites: Path) -> Iterator[tuple[str, Request]]:
     yield f"{mixture} lora 1024 (MoE)", rung(mixture, "lora")
 
 
+class Rung(Record):
+    """One rung as predicted and as measured; a line of the file that `bench calibrate` reads."""
+
+    name: str
+    gpu: str
+    torch: str
+    outcome: str = "ok"
+    predicted_allocated_bytes: int
+    predicted_reserved_bytes: int
+    predicted_step_s: float | None = Field(None, description="None: the GPU is not in gpus.yaml.")
+    measured_allocated_bytes: int | None = None
+    measured_reserved_bytes: int | None = None
+    measured_device_bytes: int | None = Field(None, description="What the driver shows.")
+    measured_step_s: float | None = Field(None, description="Of the last step.")
+
+
 def check(suites: Path, out: Path) -> int:
     """Run what fits on this GPU; a row a rung in `out`.  Exit code 3 without a GPU."""
     import torch
@@ -72,36 +95,27 @@ def check(suites: Path, out: Path) -> int:
     if not torch.cuda.is_available():
         print("gpu-check needs a CUDA GPU, and torch sees none here: nothing was run")
         return NO_GPU
-    rows = []
+    rungs = []
     for name, request in ladder(suites):
-        rows.append(_rung(name, request))
-        print(_line(rows[-1]), flush=True)
+        rungs.append(_rung(name, request))
+        print(_line(rungs[-1]), flush=True)
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        out.write_text("".join(rung.model_dump_json() + "\n" for rung in rungs))
     return 0
 
 
-def _rung(name: str, request: Request) -> Row:
+def _rung(name: str, request: Request) -> Rung:
     """Predict, then measure in a process of its own: its memory is gone when it ends."""
     import torch
-
-    from bench.fit.cache import Cache
 
     properties = torch.cuda.get_device_properties(0)
     capability = properties.major + properties.minor / 10
     request = request.model_copy(
         update={"compute_capability": capability, "sms": properties.multi_processor_count}
     )
-    memory = Cache().memory(request)
-    row: Row = {
-        "name": name,
-        "gpu": properties.name,
-        "torch": torch.__version__,
-        "predicted_allocated_bytes": memory.allocated_bytes,
-        "predicted_reserved_bytes": memory.reserved_bytes,
-    }
-    if memory.allocated_bytes > properties.total_memory:
-        return {**row, "outcome": "not run: predicted not to fit"}
+    rung = _predicted(name, request, properties.name, torch.__version__)
+    if rung.predicted_allocated_bytes > properties.total_memory:
+        return rung.model_copy(update={"outcome": "not run: predicted not to fit"})
     command = [sys.executable, "-m", "bench.fit", "gpu-rung"]
     done = subprocess.run(
         command, input=request.model_dump_json(), capture_output=True, text=True, check=False
@@ -109,14 +123,41 @@ def _rung(name: str, request: Request) -> Row:
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         kind = "out of memory" if "OutOfMemoryError" in done.stderr else "failed"
-        return {**row, "outcome": f"{kind}: {said[-1][:200]}"}
-    return {**row, "outcome": "ok", **json.loads(done.stdout.splitlines()[-1])}
+        return rung.model_copy(update={"outcome": f"{kind}: {said[-1][:200]}"})
+    return rung.model_copy(update=json.loads(done.stdout.splitlines()[-1]))
 
 
-class _Silent:
-    """A tracer's interface that counts nothing: the real allocator does."""
+def _predicted(name: str, request: Request, gpu: str, version: str) -> Rung:
+    memory = Cache().memory(request)
+    facts = find_gpu(gpu)
+    seconds = None
+    if facts is not None:
+        weights = Weights(memory.held_bytes, memory.trained_bytes)
+        seconds = step_time(request, costs_of(memory), weights, gpu_of(facts)).step_s
+    return Rung(
+        name=name,
+        gpu=gpu,
+        torch=version,
+        predicted_allocated_bytes=memory.allocated_bytes,
+        predicted_reserved_bytes=memory.reserved_bytes,
+        predicted_step_s=seconds,
+    )
+
+
+class _Clock:
+    """A tracer's interface that counts nothing, as the real allocator does; it times the steps."""
 
     host_bytes = 0
+
+    def __init__(self) -> None:
+        self.began: list[float] = []
+
+    def mark_step(self) -> None:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.began.append(time.perf_counter())
 
     def __getattr__(self, _: str) -> Any:
         return lambda *_, **__: None
@@ -127,35 +168,40 @@ class _Silent:
 
 
 def measure(request: Request) -> Row:
-    """Peaks of this process on the first GPU.  Raises UserError without one."""
+    """Peaks and seconds of this process on the first GPU.  Raises UserError without one."""
     import torch
 
     from bench.fit import step
     from bench.fit.build import build
+    from bench.worker.recorder import driver_bytes
 
     if not torch.cuda.is_available():
         raise UserError("torch sees no GPU")
-    tracer: Any = _Silent()
-    before, _ = torch.cuda.mem_get_info()
+    clock: Any = _Clock()
     model = build(request, device="cuda")
-    placement = step.Placement(model, request, tracer)
-    step.run(model, request, tracer, placement, contextlib.nullcontext(), steps=STEPS)
-    torch.cuda.synchronize()
-    free, _ = torch.cuda.mem_get_info()
+    placement = step.Placement(model, request, clock)
+    step.run(model, request, clock, placement, contextlib.nullcontext(), steps=STEPS)
+    clock.mark_step()
     return {
         "measured_allocated_bytes": torch.cuda.max_memory_allocated(),
         "measured_reserved_bytes": torch.cuda.max_memory_reserved(),
-        "device_growth_bytes": before - free,
+        "measured_device_bytes": driver_bytes(),
+        "measured_step_s": clock.began[-1] - clock.began[-2],
     }
 
 
-def _line(row: Row) -> str:
-    def part(kind: str) -> str:
-        predicted = row[f"predicted_{kind}_bytes"]
-        measured = row.get(f"measured_{kind}_bytes")
-        if measured is None:
-            return f"{kind} {predicted / GIB:.2f} predicted"
-        error = predicted / measured - 1
-        return f"{kind} {predicted / GIB:.2f} / {measured / GIB:.2f} GiB ({error:+.1%})"
+def _line(rung: Rung) -> str:
+    parts = [
+        _compared("allocated", rung.predicted_allocated_bytes, rung.measured_allocated_bytes, GIB),
+        _compared("reserved", rung.predicted_reserved_bytes, rung.measured_reserved_bytes, GIB),
+        _compared("seconds", rung.predicted_step_s, rung.measured_step_s, 1),
+    ]
+    return f"{rung.name:48} {', '.join(parts)}; {rung.outcome}"
 
-    return f"{row['name']:48} {part('allocated')}, {part('reserved')}; {row['outcome']}"
+
+def _compared(what: str, predicted: float | None, measured: float | None, unit: int) -> str:
+    if predicted is None or measured is None:
+        known = "unknown" if predicted is None else f"{predicted / unit:.2f} predicted"
+        return f"{what} {known}"
+    error = predicted / measured - 1
+    return f"{what} {predicted / unit:.2f} / {measured / unit:.2f} ({error:+.1%})"

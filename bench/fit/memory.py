@@ -1,14 +1,15 @@
-"""Request → StepMemory: the trace, its replay for varying lengths, and the host's share."""
+"""Request → StepMemory: the trace, its replay, and the host's share."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from bench.fit.costs import Cost, StepCosts
 from bench.fit.host import host_memory
 from bench.fit.request import Request
 from bench.fit.simulate import simulate
-from bench.plan import StepMemory
+from bench.plan import CostRow, StepMemory
 
 
 def step_memory(request: Request) -> StepMemory:
@@ -20,8 +21,6 @@ def step_memory(request: Request) -> StepMemory:
     return StepMemory(
         allocated_bytes=found.allocated,
         reserved_bytes=found.reserved,
-        reserved_fixed_bytes=found.reserved_fixed,
-        reserved_high_bytes=found.reserved_high,
         host_bytes=max(host.load, host.train),
         host_load_bytes=host.load,
         phases={name: item.allocated for name, item in found.phases.items()},
@@ -34,20 +33,25 @@ def step_memory(request: Request) -> StepMemory:
         held_bytes=trace.held_bytes,
         trained_bytes=trace.trained_bytes,
         micro_batches=trace.costs.micro_batches,
-        micro_costs=_rows(trace.costs.micro),
-        update_costs=_rows(trace.costs.update),
-        notes=found.notes,
+        micro_costs=cost_rows(trace.costs.micro),
+        update_costs=cost_rows(trace.costs.update),
     )
 
 
-def _rows(costs: Counter[Cost]) -> list[tuple[int, int, bool, int]]:
+def cost_rows(costs: Counter[Cost]) -> list[CostRow]:
+    """As they are kept on disk."""
     return [(cost.flops, cost.size, cost.fp32, count) for cost, count in costs.items()]
+
+
+def counted(rows: Iterable[CostRow]) -> Counter[Cost]:
+    """The opposite of `cost_rows`."""
+    return Counter({Cost(flops, size, fp32): count for flops, size, fp32, count in rows})
 
 
 def costs_of(memory: StepMemory) -> StepCosts:
     """The operator costs that a StepMemory carries."""
     return StepCosts(
-        micro=Counter({Cost(f, s, p): count for f, s, p, count in memory.micro_costs}),
-        update=Counter({Cost(f, s, p): count for f, s, p, count in memory.update_costs}),
+        micro=counted(memory.micro_costs),
+        update=counted(memory.update_costs),
         micro_batches=memory.micro_batches,
     )

@@ -11,7 +11,7 @@ from bench.fit.cache import Cache
 from bench.fit.choices import best_strategy, largest_micro_batch
 from bench.fit.commands import Row, row_of, table
 from bench.fit.constants import constant
-from bench.fit.predict import Job, predict
+from bench.fit.predict import Job, add_growth, predict
 from bench.fit.request import Request
 from bench.fit.suggest import Asked, changes
 from bench.plan import GIB, Plan
@@ -57,6 +57,8 @@ def _plan(request: Request, target: TargetSpec, options: argparse.Namespace) -> 
         largest = largest_micro_batch(request, lambda one: planned(one)[0])
         request = asked.with_micro_batch(request, max(1, largest), options, target)
     plan, chosen = planned(request)
+    if plan.memory is not None and chosen.lengths and (options.target or options.gpu):
+        add_growth(plan, cache.growth(chosen))
     if plan.fits is False and (options.target or options.gpu):
         job = Asked(chosen, Job(), target)
         plan.changes = changes(job, plan, asked.all_targets(options.suites), cache)
@@ -124,11 +126,30 @@ def _details(row: Row) -> list[str]:
         reserved = memory["reserved_phases"].get(phase)
         shown = "" if reserved is None else f"{reserved / GIB:8.2f}"
         lines.append(f"    {phase:20}{size / GIB:8.2f}{shown}")
+    lines += _growth(plan["growth"])
     for name in ("evaluation", "generation"):
         size = plan.get(f"{name}_bytes")
         if size is not None:
             lines.append(f"    {name:20}{size / GIB:8.2f} with CUDA context")
     return lines
+
+
+def _growth(growth: dict[str, Any] | None) -> list[str]:
+    """What batches of different lengths add, as they come and with each remedy."""
+    if growth is None:
+        return []
+    lines = ["batches of different lengths reserve, GiB a GPU more:"]
+    orders = growth["by_order"]
+    if orders:
+        shown = "–".join(dict.fromkeys(f"{size / GIB:.2f}" for size in (orders[0], orders[-1])))
+        lines.append(f"    {'as they come':20}{shown:>8}")
+    for name, what in (
+        ("bucketed", "sorted by length"),
+        ("emptied", "cache emptied"),
+        ("expandable", "expandable_segments"),
+    ):
+        lines.append(f"    {what:20}{growth[f'{name}_bytes'] / GIB:8.2f}")
+    return lines + [f"    {note}" for note in growth["notes"]]
 
 
 def _best(rows: list[Row]) -> list[str]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,23 +12,23 @@ from typing import Any
 from bench.fit.build import CannotBuild
 from bench.fit.cache import Cache
 from bench.fit.constants import constant
-from bench.fit.costs import Cost
 from bench.fit.floor import floor_bytes
 from bench.fit.generation import deployed
-from bench.fit.memory import costs_of
+from bench.fit.memory import costs_of, counted
 from bench.fit.request import Decoding, Request, Sharding
 from bench.fit.steptime import Gpu, Weights, find_gpu, gpu_of, roofline_s, step_time
-from bench.plan import GIB, GenerationMemory, Limit, Plan, StepMemory, StepTime
+from bench.plan import GIB, DataLengths, GenerationMemory, Growth, Limit, Plan, StepMemory, StepTime
 from bench.spec import TargetSpec
 
 
 @dataclass(frozen=True)
 class Job:
-    """How much of it there is: updates, what is generated at once, and answers in all."""
+    """How much of it there is: updates, what is generated at once, answers in all, and on what."""
 
     steps: int | None = None
     decoding: Decoding | None = None
     answers: int | None = None
+    data: DataLengths | None = None
 
 
 def predict(request: Request, target: TargetSpec, cache: Cache | None = None) -> Plan:
@@ -43,26 +42,28 @@ def predict(request: Request, target: TargetSpec, cache: Cache | None = None) ->
         micro_batch=request.micro_batch,
         quantized=request.quantization is not None,
     )
+    cache = cache or Cache()
     try:
-        memory = (cache or Cache()).memory(request)
+        memory = cache.memory(request)
     except CannotBuild as error:
         plan.notes.append(str(error))
         return plan
     plan.memory = memory
     outside = outside_bytes(request)
     plan.device_bytes = memory.reserved_bytes + outside
-    plan.device_high_bytes = memory.reserved_high_bytes + outside
     if "evaluate/forward" in memory.reserved_phases:
         plan.evaluation_bytes = memory.reserved_phases["evaluate/forward"] + outside
     plan.limits = list(_limits(plan, memory, target))
     plan.fits = _all_hold(plan)
-    plan.notes += memory.notes + _margin(plan, target)
-    plan.time = time_of(request, memory, target)
+    _grow_where_it_matters(plan, request, target, cache)
+    plan.notes += _margin(plan, target)
+    plan.time = time_of(request, memory, target, cache)
     return plan
 
 
 def complete(plan: Plan, request: Request, target: TargetSpec, cache: Cache, job: Job) -> Plan:
-    """The plan with its generation phase, steps, seconds and dollars."""
+    """The plan with its data, generation phase, steps, seconds and dollars."""
+    plan.data = job.data
     if job.decoding is not None:
         try:
             _add_generation(plan, request, target, cache, job)
@@ -114,6 +115,33 @@ def _limits(plan: Plan, memory: StepMemory, target: TargetSpec) -> Iterator[Limi
         )
 
 
+# Published runs with padded batches of varying lengths reserved up to 1.5 times what their longest
+# batch does alone.
+MOST_GROWTH = 1.5
+
+
+def _grow_where_it_matters(plan: Plan, request: Request, target: TargetSpec, cache: Cache) -> None:
+    """What varying lengths add, where it could reach the limit.
+
+    It never decides whether a cell fits: near its limit the allocator gives free blocks back and
+    goes on, slower.
+    """
+    assert plan.memory is not None and plan.device_bytes is not None
+    most = MOST_GROWTH * plan.memory.reserved_bytes + outside_bytes(request)
+    if not request.lengths or plan.fits is False:
+        return
+    if target.device_memory_gib and most <= target.device_memory_gib * GIB:
+        return
+    growth = cache.growth(request)
+    add_growth(plan, growth)
+    plan.notes += growth.notes
+
+
+def add_growth(plan: Plan, growth: Growth) -> None:
+    plan.growth = growth
+    plan.device_high_bytes = (plan.device_bytes or 0) + growth.high_bytes
+
+
 def loaded_whole_bytes(plan: Plan, memory: StepMemory) -> int:
     """What a rank's device holds while it loads, where that is the whole quantised model.
 
@@ -132,8 +160,13 @@ def _margin(plan: Plan, target: TargetSpec) -> list[str]:
         return []
     share = plan.device_bytes / (target.device_memory_gib * GIB)
     high = (plan.device_high_bytes or 0) / (target.device_memory_gib * GIB)
-    if share <= 1 < max(high, share * (1 + constant("narrow_margin"))):
-        return ["narrow: within the prediction's error of the limit; probe before a long run"]
+    if share <= 1 < share * (1 + constant("narrow_margin")):
+        return ["narrow: within the prediction's error of the limit; a run begins with a probe"]
+    if share <= 1 < high:
+        return [
+            "narrow: batches of different lengths can fill the GPU with free blocks; steps then "
+            "get slower, and expandable_segments or bucketing avoids it"
+        ]
     return []
 
 
@@ -167,14 +200,10 @@ def _add_generation(
     gpu = _gpu(request, target)
     if gpu is not None and job.answers:
         prompts, token = (
-            roofline_s(_counted(c), gpu) for c in (found.prompt_costs, found.token_costs)
+            roofline_s(counted(c), gpu) for c in (found.prompt_costs, found.token_costs)
         )
         batches = -(-job.answers // job.decoding.batch)
         plan.generate_s = batches * (prompts + job.decoding.new * token)
-
-
-def _counted(rows: list[tuple[int, int, bool, int]]) -> Counter[Cost]:
-    return Counter({Cost(flops, size, fp32): count for flops, size, fp32, count in rows})
 
 
 # ---------------------------------------------------------------- time and money
@@ -195,14 +224,22 @@ def _gpu(request: Request, target: TargetSpec) -> Gpu | None:
     return gpu_of({**facts, **{name: value for name, value in named.items() if value is not None}})
 
 
-def time_of(request: Request, memory: StepMemory, target: TargetSpec) -> StepTime | None:
+def time_of(
+    request: Request, memory: StepMemory, target: TargetSpec, cache: Cache
+) -> StepTime | None:
     """Seconds of an update; None where the GPU is unknown."""
     gpu = _gpu(request, target)
     if gpu is None:
         return None
-    return step_time(
-        request, costs_of(memory), Weights(memory.held_bytes, memory.trained_bytes), gpu
-    )
+    share = 1.0
+    if request.lengths:
+        pace = cache.pace(request)
+        mean, longest = (
+            roofline_s(counted(costs), gpu) for costs in (pace.mean_costs, pace.longest_costs)
+        )
+        share = mean / longest
+    weights = Weights(memory.held_bytes, memory.trained_bytes)
+    return step_time(request, costs_of(memory), weights, gpu, share)
 
 
 def _price(plan: Plan, target: TargetSpec) -> None:

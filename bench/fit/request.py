@@ -137,6 +137,9 @@ class Request(Part):
         description="Longest sequence of successive batches; empty: always seq_len. "
         "They decide reserved memory, the longest one decides allocated memory.",
     )
+    example_tokens: float = Field(
+        0, description="Mean tokens of an example, padding apart; 0: as many as its batch is long."
+    )
     previous_length: int = Field(
         0, description="Length of the step before the longest one; 0: as long."
     )
@@ -168,6 +171,12 @@ class Request(Part):
     @property
     def longest(self) -> int:
         return max(self.lengths, default=self.seq_len)
+
+    def as_long_as_longest(self) -> Request:
+        """The same step if every batch had the longest length."""
+        return self.model_copy(
+            update={"seq_len": self.longest, "lengths": (), "example_tokens": 0.0}
+        )
 
     @property
     def digest(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +11,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from bench.fit import depth, kernels, lengths, step
+from bench.fit import depth, kernels, step
 from bench.fit.allocator import CachingAllocator, Event
 from bench.fit.build import build
 from bench.fit.costs import StepCosts, observe
+from bench.fit.floor import asked_of_weights
 from bench.fit.ledger import Birth, Peak, peaks
-from bench.fit.request import Request, Sharding
+from bench.fit.request import Request
 from bench.fit.trace import Tracer
 
 
@@ -45,16 +45,13 @@ class Trace:
 
 @dataclass
 class Simulation:
-    """Bytes of one rank.  `reserved` is for the request's lengths, `reserved_fixed` for one."""
+    """Bytes of one rank whose batches all have the longest length."""
 
     trace: Trace
     allocated: int
     reserved: int
-    reserved_fixed: int
-    reserved_high: int
     reserved_by_phase: dict[str, int]
     retries: int = 0
-    notes: list[str] = field(default_factory=list)
 
     @property
     def host(self) -> int:
@@ -93,7 +90,7 @@ def record(request: Request, run: Run) -> Trace:
         births=tracer.births,
         categories=tracer.categories,
         host_bytes=tracer.host_bytes,
-        parameters=sum(_elements(parameter) for parameter in parameters),
+        parameters=sum(_stands_for(parameter) for parameter in parameters),
         trainable=sum(p.numel() for p in trained),
         held_bytes=sum(p.numel() * p.element_size() for p in parameters),
         trained_bytes=sum(p.numel() * p.element_size() for p in trained),
@@ -121,7 +118,7 @@ def trace_request(
     return record(request, run)
 
 
-def _elements(parameter: object) -> int:
+def _stands_for(parameter: object) -> int:
     """Weights that a parameter stands for: a packed 4-bit one holds its shape in its state.
 
     Packed experts are 3-D codes, two a byte, and 2-D scales (bench.worker.experts4bit.packing).
@@ -216,7 +213,12 @@ def _uniform(config: str) -> bool:
 
 def _elements_of(request: Request) -> tuple[int, int]:
     """(trained elements, elements as held)."""
-    parameters = list(build(request).parameters())
+    return _elements(asked_of_weights(request).model_dump_json())
+
+
+@functools.cache
+def _elements(asked: str) -> tuple[int, int]:
+    parameters = list(build(Request.model_validate_json(asked)).parameters())
     trained = sum(p.numel() for p in parameters if p.requires_grad)
     return trained, sum(p.numel() for p in parameters)
 
@@ -231,74 +233,12 @@ def simulate(request: Request, capacity: int | None = None) -> Simulation:
     trace = full_trace(request)
     fixed = CachingAllocator(capacity=capacity, expandable=request.expandable_segments)
     fixed.run(trace.events)
-    found = Simulation(
+    return Simulation(
         trace,
         allocated=fixed.max_allocated,
         reserved=fixed.max_reserved,
-        reserved_fixed=fixed.max_reserved,
-        reserved_high=fixed.max_reserved,
         reserved_by_phase={
             trace.phases[index]: size for index, size in fixed.reserved_by_phase.items()
         },
         retries=fixed.retries,
     )
-    if len(set(request.lengths)) > 1:
-        growth = sorted(_growth(request, found))
-        found.reserved += growth[len(growth) // 2]
-        found.reserved_high = found.reserved_fixed + growth[-1]
-    return found
-
-
-# Growth comes from the logits and from a few layers' blocks, so a shallow model shows it.
-GROWTH_LAYERS = 8
-ORDERS = 3  # how much it grows depends on the order; the median and the largest are reported
-
-
-def _growth(request: Request, found: Simulation) -> list[int]:
-    """Reserved bytes that varying lengths add to those of the longest alone, by order."""
-    shallow = _shallow(request)
-    longest = request.longest
-    shares = (4, 2, 1) if request.padded else (3, 1)
-    traces = [trace_request(shallow, max(16, longest // share), steps=3) for share in shares]
-    anchors = [
-        lengths.Anchor(max(16, longest // share), _pattern(trace))
-        for share, trace in zip(shares, traces, strict=True)
-    ]
-    if not all(anchor.pattern.same_shape(anchors[0].pattern) for anchor in anchors):
-        found.notes.append("lengths change the order of events: only the longest was replayed")
-        return [0]
-    alone = CachingAllocator(expandable=request.expandable_segments)
-    alone.run(traces[-1].events)
-    return [
-        max(0, _varied(request, traces[0], anchors, seed) - alone.max_reserved)
-        for seed in range(ORDERS)
-    ]
-
-
-def _varied(request: Request, start: Trace, anchors: list[lengths.Anchor], seed: int) -> int:
-    """Reserved bytes of a run over the request's lengths in one order."""
-    order = list(request.lengths)
-    random.Random(seed).shuffle(order)
-    first, last = start.marks[1], start.marks[2]
-    allocator = lengths.replay(
-        start.events[:first],
-        start.events[first:last],
-        anchors,
-        order,
-        CachingAllocator(expandable=request.expandable_segments),
-        request.empty_cache_every,
-    )
-    return allocator.max_reserved
-
-
-def _shallow(request: Request) -> Request:
-    """The same step with fewer layers, one micro-batch an update, on one device."""
-    few = min(GROWTH_LAYERS, request.config["num_hidden_layers"])
-    config = depth.shallow_config(request.config, few)
-    return request.model_copy(
-        update={"config": config, "accumulation": 1, "sharding": Sharding(), "lengths": ()}
-    )
-
-
-def _pattern(trace: Trace) -> lengths.Pattern:
-    return lengths.pattern_of(trace.events, trace.marks)

@@ -80,9 +80,14 @@ class Weights:
     trained: int
 
 
-def step_time(request: Request, costs: StepCosts, weights: Weights, gpu: Gpu) -> StepTime:
-    """One optimizer update of the whole job."""
-    micro = roofline_s(costs.micro, gpu) / costs.micro_batches
+def step_time(
+    request: Request, costs: StepCosts, weights: Weights, gpu: Gpu, mean_share: float = 1.0
+) -> StepTime:
+    """One optimizer update of the whole job.
+
+    `costs` are those of the longest batch, of whose seconds the mean batch takes `mean_share`.
+    """
+    micro = mean_share * roofline_s(costs.micro, gpu) / costs.micro_batches
     compute = micro * request.accumulation + _update_s(request, costs, weights, gpu)
     communication = communication_s(request, weights, gpu)
     offload = offload_s(request, weights, gpu)
@@ -90,8 +95,10 @@ def step_time(request: Request, costs: StepCosts, weights: Weights, gpu: Gpu) ->
     other = communication + offload
     total = max(compute, other) + (1 - hidden) * min(compute, other)
     spread = constant("time_spread")
-    length = max(request.lengths, default=request.seq_len)
+    lengths = request.lengths or (request.seq_len,)
+    batch = sum(lengths) / len(lengths)
     ranks = 1 if request.sharding.kind in ("single", "pipeline") else request.sharding.devices
+    sequences = request.micro_batch * request.accumulation * ranks
     return StepTime(
         compute_s=compute,
         communication_s=communication,
@@ -99,8 +106,9 @@ def step_time(request: Request, costs: StepCosts, weights: Weights, gpu: Gpu) ->
         step_s=total,
         low_s=total / (1 + spread),
         high_s=total * (1 + spread),
-        flops=costs.flops(request.accumulation),
-        tokens=length * request.micro_batch * request.accumulation * ranks,
+        flops=mean_share * costs.flops(request.accumulation),
+        tokens=round((request.example_tokens or batch) * sequences),
+        padded_tokens=round(batch * sequences),
     )
 
 

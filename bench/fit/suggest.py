@@ -139,6 +139,7 @@ def candidates(request: Request, host: bool = False) -> Iterator[tuple[str, Requ
             yield "micro-batch 1", changed(micro_batch=1, accumulation=accumulation)
     if request.longest > 512:
         length = request.longest // 2
-        yield f"sequence length {length}", changed(seq_len=length, lengths=())
+        lengths = tuple(min(length, batch) for batch in request.lengths)
+        yield f"sequence length {length}", changed(seq_len=length, lengths=lengths)
     if request.optimizer in ("adamw", "adamw_fused"):
         yield "paged 8-bit optimizer", changed(optimizer="paged_adamw_8bit")

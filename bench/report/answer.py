@@ -282,7 +282,10 @@ def _to_run(advice: Advice) -> Iterator[str]:
     ]
     if narrow:
         names = show.listed(_few([f"{name(o, advice)} on {o.target}" for o in narrow]))
-        yield f"Memory: within the prediction's error of the limit are {names}; probe them first."
+        yield (
+            f"Memory: within the prediction's error of the limit are {names}: "
+            "a run begins with a probe."
+        )
     helped = [r.option for r in advice.rejected if r.option.plan and r.option.plan.changes]
     for option in helped[:3]:
         plan = option.plan

@@ -56,6 +56,7 @@ def compose(attempt: Path, phase: str, death: Death | None) -> PhaseRecord:
     ends = [event for event in last if event["event"] == "phase_end"]
     wall_s = sum(run[-1]["t"] - run[0]["t"] for run in runs[:-1])
     wall_s += (time.time() if death is not None else last[-1]["t"]) - last[0]["t"]
+    wall_s += _probe_s(attempt, phase)
     common: dict[str, Any] = {
         "phase": phase,
         "started_at": datetime.fromtimestamp(runs[0][0]["t"], UTC).isoformat(timespec="seconds"),
@@ -80,6 +81,12 @@ def compose(attempt: Path, phase: str, death: Death | None) -> PhaseRecord:
     stage = stages[-1] if stages else "start"
     counted = _counted(attempt, phase)
     return KINDS[phase](**common, status=status, reason=reason, stage=stage, **counted)
+
+
+def _probe_s(attempt: Path, phase: str) -> float:
+    """A probe of the longest batches went before: its time was spent on this phase."""
+    record = store.read_record(TrainRecord, attempt / "probe" / "train.json")
+    return record.wall_s if record is not None and phase == "train" else 0.0
 
 
 def _cause(ends: list[Event], death: Death | None, world: int) -> Event | Death | None:

@@ -45,7 +45,7 @@ def read(results: Path, cell: Cell) -> Plan | None:
 
 
 class Decision(Enum):
-    """What a plan means for a run.  There is no probe yet: PROBE runs the cell like RUN."""
+    """What a plan means for a run.  PROBE: first a short run of the longest batches."""
 
     RUN = "run"
     PROBE = "probe"

@@ -71,6 +71,8 @@ class Progress:
         # A new bar: rich's reset would keep the last phase's total until this one tells its own.
         self.bars.remove_task(self.step)
         self.step = self.bars.add_task(phase, total=None)
+        if phase == "probe":
+            self.bars.advance(self.cell, -1)  # its end counts like a phase's
         return lambda event: self._event(f"{cell.model.name} {cell.method.name} {phase}", event)
 
     def _event(self, who: str, event: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from bench import cache, store
 from bench.plan import Plan
 from bench.record import PhaseRecord, ServeRecord, Status
-from bench.run import launch, planning, process
+from bench.run import launch, planning, probe, process
 from bench.run.progress import Progress
 from bench.spec import Cell
 
@@ -96,6 +96,11 @@ def run_cell(cell: Cell, how: Run) -> PhaseRecord:
         attempt = None if how.fresh else _resumable(cell, folder)
         attempt = attempt or store.new_attempt(folder)
         cell = _placed(cell, plan, attempt)
+        unsure = decision is planning.Decision.PROBE and cell.method.trains
+        if unsure and _record(attempt, "train") is None:
+            failed = probe.probe(cell, attempt, how.progress.phase_begins(cell, "probe"))
+            if failed is not None:
+                return failed
         for phase in phases(cell):
             record = _phase(cell, attempt, phase, how)
             if record.status is not Status.OK:

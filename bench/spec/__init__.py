@@ -10,7 +10,7 @@ from bench.spec.base import DTYPE_BYTES, Dtype, NonNegative, Positive, Slug, Spe
 from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget, Strategy, scale
 from bench.spec.cell import Cell
 from bench.spec.claim import Claim, ClaimFile, Expected, Measure
-from bench.spec.dataset import DatasetSpec, Field_, Message, Source, Split
+from bench.spec.dataset import DatasetSpec, Field_, Message, Source, Split, TokenLengths
 from bench.spec.method import (
     UNTRAINED,
     WITHOUT_MODEL,
@@ -74,6 +74,7 @@ __all__ = [
     "SuiteFile",
     "TargetSpec",
     "TinyWeights",
+    "TokenLengths",
     "Weights",
     "When",
     "scale",

@@ -85,7 +85,7 @@ def scale(metric: str) -> float:
 class Budget(Spec):
     """How much each cell may train, evaluate and use."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"hang_limit_s"})
+    later: ClassVar[frozenset[str]] = frozenset({"hang_limit_s", "probe"})
 
     max_steps: Positive | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
@@ -105,6 +105,9 @@ class Budget(Spec):
     )
     host_memory_limit_gib: Annotated[float, Field(gt=0)] | None = None
     keep_weights: bool = False
+    probe: bool = Field(
+        False, description="The longest rows alone, nothing saved: the runner's own short runs."
+    )
 
     @model_validator(mode="after")
     def _steps_or_epochs(self) -> Budget:

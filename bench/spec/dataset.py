@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from bench.spec.base import Slug, Spec
+from bench.spec.base import Positive, Slug, Spec
 
 
 class Source(Spec):
@@ -69,10 +69,31 @@ class Message(Spec):
     content: str = Field(description="jinja2 template over the row's columns.")
 
 
+class TokenLengths(Spec):
+    """Tokens of the training examples, prompt and answer, for plans made where the rows aren't.
+
+    Lengths are taken to be log-normal, with this mean, and `longest` as the longest of `rows`.
+    """
+
+    mean: Annotated[float, Field(gt=0)]
+    longest: Positive
+    prompt_longest: Positive | None = Field(None, description="Of the prompts alone.")
+    rows: Positive = Field(description="Rows of the train split.")
+    source: str = Field(description="Where the figures are from, with date.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TokenLengths:
+        if self.mean > self.longest:
+            raise ValueError(f"mean {self.mean:g} is above longest {self.longest}")
+        return self
+
+
 class DatasetSpec(Spec):
     """Rows, the prompt made of them, and the answer that is trained on and scored."""
 
-    notes: ClassVar[frozenset[str]] = frozenset({"title", "licence", "homepage", "synthetic"})
+    notes: ClassVar[frozenset[str]] = frozenset(
+        {"title", "licence", "homepage", "synthetic", "lengths"}
+    )
 
     name: Slug
     title: str = ""
@@ -92,6 +113,9 @@ class DatasetSpec(Spec):
     messages_column: str | None = Field(None, description="Column that holds chat messages.")
     reasoning: str | None = Field(None, description="Column with a reasoning trace to train on.")
     answer: tuple[Field_, ...]
+    lengths: TokenLengths | None = Field(
+        None, description="For plans; where rows and tokenizer are here, they are counted instead."
+    )
     format: Literal["plain", "lines", "json"] = Field(
         "plain", description="plain: one bare value. lines: `name: value` each. json: one object."
     )

@@ -68,18 +68,18 @@ def train(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
             if trainer.meter.totals["supervised_tokens"]:
                 raise  # else 0 ÷ 0 labels: the audit says so
     trainer.evaluate()
+    folder = cache.trained(attempt)
     with recorder.stage("save"):
         shards.settle(model)
-        folder = cache.trained(attempt)
-        _save(cell, trainer.model, folder)
+        if not cell.budget.probe:
+            _save(cell, trainer.model, folder)
         trainer.auditor.supervised_tokens = trainer.meter.totals["supervised_tokens"]
         audit = trainer.auditor.report(trainer)
         _write_audit(attempt, audit)
     facts = {
         **examples.facts(),
         **trainer.meter.facts(),
-        "weights": folder.name,
-        "weights_sha256": cache.sha256(folder),
+        **({} if cell.budget.probe else _saved(folder)),
         "threads": torch.get_num_threads(),
     }
     return *_verdict(audit), facts
@@ -103,6 +103,10 @@ def _save(cell: Cell, model: Any, folder: Path) -> None:
             del model.config.distributed_config  # saving would gather again, and load as sharded
         methods.module(cell.method.kind).save(model, folder, state)
     ranks.barrier()
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    return {"weights": folder.name, "weights_sha256": cache.sha256(folder)}
 
 
 def _write_audit(attempt: Path, audit: Audit) -> None:
@@ -139,6 +143,19 @@ class _Examples:
         held = (data.encode(tokenizer, cell, row) for row in validation_rows)
         self.validation = [example for example in held if example]
         self.fingerprint = data.fingerprint([*train_rows, *validation_rows])
+        if budget.probe:
+            self._keep_longest(cell)
+
+    def _keep_longest(self, cell: Cell) -> None:
+        """As many rows as the steps take, the longest of all."""
+        budget = cell.budget
+
+        def length(example: data.Encoded) -> int:
+            return len(example.input_ids)
+
+        count = (budget.max_steps or 1) * budget.global_batch
+        self.train = sorted(self.train, key=length, reverse=True)[:count]
+        self.validation = sorted(self.validation, key=length, reverse=True)[: budget.micro_batch]
 
     def dataset(self) -> Dataset:
         rows = [{"input_ids": e.input_ids, "labels": e.labels} for e in self.train]

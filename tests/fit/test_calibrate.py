@@ -15,6 +15,7 @@ from bench import store
 from bench.fit import calibrate
 from bench.fit.__main__ import main
 from bench.fit.constants import constant
+from bench.fit.gpu_check import Rung
 from bench.plan import GIB, Plan, StepTime
 from bench.record import Memory
 from bench.score.calibration import Timed, efficiency_of, overlapped_s
@@ -39,7 +40,13 @@ def add(results: Path, seed: int, context_gib: float, efficiency: float, devices
     run = made.Run(step_s=real, padded=SEQUENCE, train={"memory": {"process": memory.model_dump()}})
     folder = made.add(results, cell, run)
     time = StepTime(
-        compute_s=compute, step_s=compute, low_s=0.4, high_s=0.6, flops=1, tokens=SEQUENCE
+        compute_s=compute,
+        step_s=compute,
+        low_s=0.4,
+        high_s=0.6,
+        flops=1,
+        tokens=SEQUENCE,
+        padded_tokens=SEQUENCE,
     )
     strategy = "single" if devices == 1 else "ddp"
     plan = Plan(fits=True, strategy=strategy, micro_batch=1, time=time)
@@ -64,6 +71,26 @@ def test_known_constants_are_found_again(tmp_path: Path) -> None:
     efficiency = one["matmul_efficiency"]
     assert efficiency.gpu == "A100|A800" and efficiency.value == pytest.approx(0.5, abs=0.01)
     assert efficiency.error_after < 0.05 < efficiency.error_before
+
+
+def test_rungs_of_a_gpu_check_count_like_runs(tmp_path: Path) -> None:
+    rungs = [
+        Rung(
+            name=name, gpu="NVIDIA H200", torch="2.13.0", predicted_allocated_bytes=9 * GIB,
+            predicted_reserved_bytes=10 * GIB, predicted_step_s=0.5,
+            measured_reserved_bytes=10 * GIB,
+            measured_device_bytes=10 * GIB + int(0.7 * GIB), measured_step_s=0.7,
+        )
+        for name in ("one", "two")
+    ]  # fmt: skip
+    failed = rungs[0].model_copy(update={"outcome": "out of memory: …", "measured_step_s": 9.0})
+    lines = "".join(rung.model_dump_json() + "\n" for rung in [*rungs, failed])
+    (tmp_path / "gpu-check.jsonl").write_text(lines)
+    one = found(tmp_path)
+    assert one["cuda_context_gib"].value == pytest.approx(0.7)
+    efficiency = one["matmul_efficiency"]
+    assert (efficiency.gpu, efficiency.n, efficiency.runs) == ("H200", 2, ("one", "two"))
+    assert efficiency.value == pytest.approx(constant("matmul_efficiency", "H200") * 0.5 / 0.7)
 
 
 def test_what_is_printed_can_be_copied_into_the_constants(

@@ -15,7 +15,7 @@ pytest.importorskip("peft")
 import torch
 import torch.nn.functional as F
 
-from bench.fit import accuracy, kernels, lengths
+from bench.fit import accuracy, growth, kernels, lengths
 from bench.fit.allocator import ALLOC, FREE, MIB, CachingAllocator
 from bench.fit.build import build
 from bench.fit.cache import Cache
@@ -150,8 +150,22 @@ def test_sharding_divides_states_and_offload_moves_them() -> None:
 
 def test_varying_lengths_reserve_more_than_the_longest_alone() -> None:
     drawn = lengths.typical_lengths(2048)
-    varied = step_memory(tiny(method="lora", adapter=ADAPTER, lengths=drawn))
-    assert varied.reserved_fixed_bytes <= varied.reserved_bytes <= varied.reserved_high_bytes
+    varied = tiny(method="lora", adapter=ADAPTER, lengths=drawn, checkpointing="none")
+    found = growth.growth(varied)
+    fixed = Cache().memory(varied).reserved_bytes
+    assert 0 < found.median_bytes <= found.high_bytes < fixed
+    assert found.expandable_bytes < found.median_bytes
+
+
+def test_a_mean_batch_takes_its_share_of_the_longest_ones_time() -> None:
+    alike = tiny(method="full", attention="eager", lengths=(256, 1024))
+    costs = growth.pace(alike)
+    flops = [
+        sum(f * count for f, _, _, count in rows)
+        for rows in (costs.mean_costs, costs.longest_costs)
+    ]
+    # products with weights grow with the length, those of attention with its square
+    assert (640 / 1024) ** 2 < flops[0] / flops[1] < 640 / 1024
 
 
 def test_lengths_beyond_the_positions_are_one_clear_line() -> None:

@@ -58,8 +58,6 @@ def plan(asked: Cell) -> Plan:
     memory = StepMemory(
         allocated_bytes=device,
         reserved_bytes=device,
-        reserved_fixed_bytes=device,
-        reserved_high_bytes=int(1.04 * device),
         host_bytes=20 * GIB,
         phases={},
         reserved_phases={"forward": int(0.8 * device), "backward": device},

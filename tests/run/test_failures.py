@@ -15,8 +15,10 @@ import pytest
 import yaml
 
 from bench import store
+from bench.plan import Limit, Plan
 from bench.record import Status
 from bench.spec import Budget
+from bench.suite import load
 
 from ..conftest import bench, environment
 
@@ -121,6 +123,26 @@ rules:
         assert word in report
     again = bench("run", "bad", cwd=project, env=environment(cache))
     assert "4 of 4 cells are finished already" in again.stdout
+
+
+def test_a_narrow_plan_is_probed_with_the_longest_rows_first(project: Path, cache: Path) -> None:
+    rules = "rules:\n  - {when: {method: [fat]}, budget: {host_memory_limit_gib: 0.3}}\n"
+    write_suite(project, "narrow", f"{method('fat')}, {method('fine')}", rules=rules)
+    limit = Limit(name="gpu", phase="train", need_bytes=99, have_bytes=100)
+    plan = Plan(fits=True, strategy="single", micro_batch=4, limits=[limit])
+    for cell in load(project / "suites" / "narrow.yaml").cells:
+        store.write_json(store.cell_folder(project / "results", cell) / "plan.json", plan)
+    done = bench("run", "narrow", cwd=project, env=environment(cache), timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    fat, fine = (one(project, "narrow", name).latest for name in ("fat", "fine"))
+    assert fat and fat.train and fat.train.status is Status.OOM_HOST
+    assert str(fat.train.reason).startswith("in a probe of the longest batches: ")
+    assert not fat.steps, "the long run must not have begun"
+    assert fine and fine.train and fine.train.status is Status.OK and len(fine.steps) == 3
+    probed = store.Attempt(fine.path / "probe")
+    assert probed.train and len(probed.steps) == 2 and probed.train.weights is None
+    assert fine.train.wall_s > probed.train.wall_s + sum(fine.train.stage_s.values())
+    assert min(step.tokens for step in probed.steps) > max(step.tokens for step in fine.steps)
 
 
 def test_a_killed_worker_is_a_result_and_is_tried_again(project: Path, cache: Path) -> None:
