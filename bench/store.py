@@ -238,6 +238,10 @@ class Attempt:
         """What makes and evaluates the cell.  Serving is looked at apart: see `serve`."""
         return [record for record in (self.train, self.generate) if record]
 
+    @property
+    def every_phase(self) -> list[PhaseRecord]:
+        return [*self.phases, *([self.serve] if self.serve else [])]
+
 
 @dataclass(frozen=True)
 class CellResult:

@@ -130,8 +130,11 @@ def _volumes(point: Point) -> str:
     """The break-even volume, and its range over the machine's prices."""
     hour = point.offer.usd_per_hour
     middle, low, high = (point.break_even(usd) for usd in (hour.usd, hour.low_usd, hour.high_usd))
-    ends = f"{show.tokens(low)} to {show.tokens(high) if high else 'any volume'}"
-    return f"{show.tokens(middle)} ({ends} by the machine's price)"
+    if high is None:
+        return f"{show.tokens(middle)} ({show.tokens(low)} at the machine's lowest price, any at its highest)"
+    return (
+        f"{show.tokens(middle)} ({show.tokens(low)} to {show.tokens(high)} by the machine's price)"
+    )
 
 
 def _year(take: Option, point: Point, asked: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from bench.record import LoadEvent, RequestEvent, ServedVariant, ServeRecord, Status
@@ -179,3 +180,8 @@ def test_charts_and_tables_are_drawn_twice_alike(tmp_path: Path) -> None:
     assert first == {p.name: p.read_bytes() for p in report.parent.rglob("*") if p.is_file()}
     text = first["report.md"].decode()
     assert "| m       | lora     | plain, 1 at once |" in text and "no volume" in text
+    assert "serve.json" in text
+    table = pd.read_csv(report.with_name("summary.csv")).set_index("method")
+    assert table.loc["lora", "serve_usd_per_million_tokens"] == pytest.approx(2.0)
+    assert table.loc["full", "served_tokens_per_s"] == pytest.approx(300)
+    assert pd.isna(table.loc["base", "serve_status"])
