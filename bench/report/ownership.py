@@ -131,7 +131,8 @@ def _volumes(point: Point) -> str:
     hour = point.offer.usd_per_hour
     middle, low, high = (point.break_even(usd) for usd in (hour.usd, hour.low_usd, hour.high_usd))
     if high is None:
-        return f"{show.tokens(middle)} ({show.tokens(low)} at the machine's lowest price, any at its highest)"
+        ends = f"{show.tokens(low)} at the machine's lowest price, any at its highest"
+        return f"{show.tokens(middle)} ({ends})"
     return (
         f"{show.tokens(middle)} ({show.tokens(low)} to {show.tokens(high)} by the machine's price)"
     )

@@ -21,15 +21,16 @@ from typing import Any
 
 from bench import cache
 from bench.errors import UserError
-from bench.record import LoadEvent, RequestEvent, ServedVariant, Status
+from bench.record import GenerateRecord, LoadEvent, RequestEvent, ServedVariant, Status
 from bench.spec import Cell, Serving
-from bench.store import read_json, read_lines
+from bench.store import read_json, read_lines, read_record
 from bench.worker import data, few_shot
 from bench.worker.recorder import Recorder
 from bench.worker.serving import child, client, engines, proof, variants
 
 Ending = tuple[Status, str | None, dict[str, Any]]
 LOG = "server.txt"
+COUNTED = ("dtypes", "held_bytes", "quantized_params", "adapted_modules", "weights_sha256")
 
 
 def serve(cell: Cell, attempt: Path, recorder: Recorder) -> Ending:
@@ -128,7 +129,7 @@ class _Phase:
             ):
                 found.start_s = server.start_s
                 found.options = server.command.options
-                _add_facts(found, read_json(facts))
+                self._add_facts(found, read_json(facts))
                 found.stored_bytes = self._stored_bytes(found.name)
                 self._ask(found, server)
 
@@ -212,6 +213,23 @@ class _Phase:
             raise child.ServerFailed(status, f"every request failed: {errors[0]}")
         return seconds
 
+    def _add_facts(self, found: ServedVariant, facts: dict[str, Any] | None) -> None:
+        """What the server counted on its model; a foreign server counts nothing."""
+        if facts is None:
+            return
+        for name in COUNTED:
+            setattr(found, name, facts[name])
+        found.options = {**found.options, "threads": facts["threads"]}
+        problems = list(facts["problems"])
+        plain = found.name == variants.PLAIN
+        if plain and self.cell.method.adapter and not found.adapted_modules:
+            problems.append("the server's model has no adapter")
+        generated = read_record(GenerateRecord, self.attempt / "generate.json")
+        if plain and generated and generated.weights_sha256 != found.weights_sha256:
+            problems.append("the trained files are not those that were evaluated")
+        if problems:
+            found.status, found.reason = Status.INVALID, "; ".join(problems)
+
     def _prove(self, found: ServedVariant) -> None:
         """Compare with the generate phase's answers; other weights make the variant invalid."""
         rows = read_lines(self.attempt / "predictions.jsonl")
@@ -246,17 +264,6 @@ def _event(answer: client.Answer, name: str, concurrency: int, counted: bool) ->
         new_tokens=answer.new_tokens,
         error=answer.error,
     )
-
-
-def _add_facts(found: ServedVariant, facts: dict[str, Any] | None) -> None:
-    """What the server counted on its model; a foreign server counts nothing."""
-    if facts is None:
-        return
-    for name in ("dtypes", "held_bytes", "quantized_params", "adapted_modules", "weights_sha256"):
-        setattr(found, name, facts[name])
-    found.options = {**found.options, "threads": facts["threads"]}
-    if facts["problems"]:
-        found.status, found.reason = Status.INVALID, "; ".join(facts["problems"])
 
 
 def _base_folder(cell: Cell) -> Path | None:
