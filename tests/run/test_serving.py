@@ -18,7 +18,10 @@ from bench.report.build import build
 from ..conftest import bench, environment, make_project
 from .test_failures import start, wait_for
 
-pytestmark = pytest.mark.serving  # one cell of `smoke` is served in every test run
+pytestmark = [
+    pytest.mark.serving,
+    pytest.mark.timeout(2700),
+]  # one cell of `smoke` is served in every test run
 
 COMMON = {"dtype": "fp32", "autocast": None, "optimizer": "adamw", "learning_rate": 5.0e-3}
 COMMON |= {"lr_warmup_steps": 0, "gradient_checkpointing": False}
@@ -60,7 +63,7 @@ def write(
 
 
 def run(project: Path, cache: Path, code: int = 0) -> str:
-    done = bench("run", "served", cwd=project, env=environment(cache), timeout=900)
+    done = bench("run", "served", cwd=project, env=environment(cache), timeout=2400)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
@@ -167,8 +170,7 @@ def test_nothing_is_left_behind(served: Path, cache: Path) -> None:
 def test_a_killed_server_leaves_the_quality_and_is_tried_again(project: Path, cache: Path) -> None:
     write(project, ["lora"], SERVE | {"requests": 400})
     runner = start(project, "served", cache)
-    wait_for(servers)
-    wait_for(lambda: _requests(project) >= 3)
+    wait_for(lambda: servers() and _requests(project) >= 3, seconds=600)
     servers()[0].kill()
     output, _ = runner.communicate(timeout=300)
     assert runner.returncode == 0, output
@@ -185,7 +187,7 @@ def test_a_killed_server_leaves_the_quality_and_is_tried_again(project: Path, ca
 def test_a_killed_runner_leaves_no_server(project: Path, cache: Path) -> None:
     write(project, ["base"], SERVE | {"requests": 400})
     runner = start(project, "served", cache)
-    wait_for(lambda: servers() and _requests(project) >= 1)
+    wait_for(lambda: servers() and _requests(project) >= 1, seconds=600)
     runner.kill()
     runner.wait()
     wait_for(lambda: not servers(), seconds=10)
