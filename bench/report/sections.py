@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.report import (
     answer,
+    bounds,
     claims,
     datasets,
     differences,
@@ -29,6 +30,7 @@ from bench.report.headline import outcomes, sentence
 from bench.report.method import footer, protocol
 from bench.report.rows import PLANNED, Row
 from bench.report.texts import (
+    BOUNDS,
     DIFFERENCES,
     FIRST_ONLY,
     FIT,
@@ -117,6 +119,7 @@ def _answer(report: Report) -> Iterator[Block]:
         yield Text(first, "lead")
         yield from (Text(sentence) for sentence in more)
         yield from (Text(sentence) for sentence in ownership.sentences(advice))
+        yield from (Text(sentence) for sentence in bounds.sentences(advice))
         yield from _options(advice)
         if found := answer.changes(advice):
             yield Bullets(found, "What would change this answer")
@@ -153,10 +156,19 @@ def _cost(report: Report) -> Iterator[Block]:
 
 
 def _serving(report: Report) -> Iterator[Block]:
-    if not any(row.served for row in report.rows):
+    served, least = any(row.served for row in report.rows), bounds.table(report.panels)
+    if not served and not len(least):
         yield Text("*Serving was not measured: no cell has a serve phase.*", "note")
         return
     yield Text("Serving", "head")
+    if served:
+        yield from _served(report)
+    if len(least):
+        yield Table(least, "What was not served costs at least", folded=len(least) > LONG)
+        yield Text(BOUNDS, "note")
+
+
+def _served(report: Report) -> Iterator[Block]:
     yield from report.pictures("serving", "serving-quality")
     asked = {advice.dataset: advice.constraints for advice in report.advice}
     for panel in report.begun:

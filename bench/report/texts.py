@@ -37,6 +37,12 @@ SERVING = (
     "server is not in it."
 )
 
+BOUNDS = (
+    "A bound, not a prediction: the roofline of the target's peaks at 100 % with every device at "
+    "work, as fast as no server is; real ones reach half of it or less. It can show that an API is "
+    "cheaper, not that it is dearer. Lengths: the dataset's stated ones."
+)
+
 DIFFERENCES = (
     "A minus B on the test rows that both answered. Interval: paired bootstrap; where both "
     "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "
