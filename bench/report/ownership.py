@@ -92,38 +92,37 @@ def _against_api(option: Option, point: Point, name: str) -> Iterator[str]:
     named = show.markdown(api.name)
     times = f"{show.number(own / price)} times {named}'s {show.usd(price)}" if price else named
     if own > price:
-        needed = point.offer.utilization * own / price if price else None
-        reached = (
-            f"utilisation would have to be {show.share(needed)}"
-            if needed is not None and needed <= 1
-            else "even a machine that is always full would be"
-        )
-        ending = "" if needed is not None and needed <= 1 else " dearer"
         yield (
             f"{gained}**but serving it costs more than {named}**: {show.usd(own)} per million "
-            f"tokens, {times} for the same mix, at any volume; {reached}{ending}."
+            f"tokens, {times} for the same mix, at any volume; {_needed(point, own, price)}."
         )
         return
-    volume = _volumes(point)
     yield (
         f"{gained}and serving it costs {show.usd(own)} per million tokens, {times} for the same "
         f"mix, where its machines are used as stated; but a machine costs the same when it idles: "
-        f"**up to {volume} tokens a month {named} is cheaper**."
+        f"**up to {_volumes(point)} tokens a month {named} is cheaper**."
     )
 
 
+def _needed(point: Point, own: float, price: float) -> str:
+    """How full the machines would have to be to cost what the API asks."""
+    needed = point.offer.utilization * own / price if price else 2.0
+    if needed > 1:
+        return "even a machine that is always full would be dearer"
+    return f"utilisation would have to be {show.share(needed)}"
+
+
 def _gain(option: Option, name: str) -> str:
-    """lora reaches +0.43 over the untuned model, …"""
+    """lora reaches +0.43 (+0.35 to +0.52) over the untuned model, …"""
     panel, entry = option.panel, option.entry
     base = panel.base(entry)
     found = option.against(Option(base, panel)) if base and base is not entry else None
-    named = f"{name[:1].upper()}{name[1:]}"
     if found is None:
-        return (
-            f"{named} needs no training, " if not entry.cell.method.trains else f"{named} works, "
-        )
-    metric = show.markdown(panel.metric)
-    return f"{named} reaches {show.difference(found.value)} by {metric} over the untuned model, "
+        how = "works" if entry.cell.method.trains else "needs no training"
+        return f"**{name}** {how}, "
+    bounds = show.between(found.low, found.high, show.difference)
+    gain = show.difference(found.value) + (f" ({bounds})" if bounds else "")
+    return f"**{name}** reaches {gain} by {show.markdown(panel.metric)} over the untuned model, "
 
 
 def _volumes(point: Point) -> str:

@@ -79,7 +79,7 @@ def test_better_but_dearer_than_the_api_is_found(tmp_path: Path) -> None:
     made(tmp_path, "base", right=0.2)
     serve(made(tmp_path, "lora", right=0.8), {1: 50.0})
     text = told(tmp_path)
-    assert "Lora reaches +0.6" in text and "over the untuned model" in text
+    assert "**lora** reaches +0.6" in text and "over the untuned model" in text
     assert "**but serving it costs more than Some API**: $2.00 per million tokens" in text
     assert "2.00 times Some API's $1.00 for the same mix, at any volume" in text
     assert "even a machine that is always full would be dearer" in text
