@@ -198,6 +198,7 @@ def run(
     """Run the cells that aren't finished, then draw the report."""
     from bench import environment
     from bench import suite as suites
+    from bench.run.runner import check_keys
 
     found = suites.load(suites.find(suite))
     cells = suites.select(found.cells, only)
@@ -208,6 +209,7 @@ def run(
         raise typer.Exit(CANNOT_RUN_HERE)
     if len(runnable) < len(cells):
         console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
+    check_keys(runnable, results, fresh)
     _plan_missing(Path(found.path), only, runnable, results)
     failed = _run_cells(runnable, results, fresh, run_anyway)
     from bench.report.build import CLAIMS, build
@@ -340,14 +342,25 @@ def quantize(
 
 @app.command("add-model")
 def add_model(
-    hub_id: Annotated[str, typer.Argument(help="E.g. Qwen/Qwen3-8B.")],
+    model: Annotated[str, typer.Argument(help="E.g. Qwen/Qwen3-8B; of an API, its own name.")],
     config: Annotated[Path | None, typer.Option(help="A config.json, to work offline.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name in suites.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Address of an OpenAI-compatible API, up to and with /v1.")
+    ] = None,
+    key_env: Annotated[
+        str, typer.Option(help="Environment variable with its key; '' where it takes none.")
+    ] = "OPENAI_API_KEY",
 ) -> None:
     """Write suites/models/NAME.yaml from a model's config, and say how to use it."""
     from bench import add_model as adding
 
-    line = adding.add_model(hub_id, name=name, config_file=config)
+    if endpoint is None:
+        line = adding.add_model(model, name=name, config_file=config)
+    elif config is None:
+        line = adding.add_endpoint(model, endpoint, key_env=key_env or None, name=name)
+    else:
+        raise UserError("--config describes weights, --endpoint an API: give one of them")
     console.print("written; add this line to a suite:", markup=False)
     console.print(line, markup=False)
 

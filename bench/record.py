@@ -309,6 +309,18 @@ class Prediction(Record):
     group: str | None = None
     prediction: str
     reference: dict[str, Any] = Field(description="Answer field: true value.")
-    finish_reason: Literal["stop", "length"]
-    prompt_tokens: int
-    new_tokens: int
+    finish_reason: Literal["stop", "length", "content_filter", "context_length"]
+    prompt_tokens: int | None
+    new_tokens: int | None
+
+
+class ApiPrediction(Prediction):
+    """One test row that an endpoint answered; null tokens: it reported no usage.
+
+    `content_filter` and `context_length`: refused, and an empty answer unless it said something.
+    """
+
+    response: dict[str, Any] = Field(description="Its body, as received; an error's too.")
+    request_id: str | None = None
+    retries: int = 0
+    latency_s: float = Field(description="Of the try that was answered.")

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from bench.errors import UserError
 from bench.record import (
+    ApiPrediction,
     Audit,
     EvaluationEvent,
     GenerateRecord,
@@ -209,7 +210,9 @@ class Attempt:
     def predictions(self) -> list[Prediction]:
         """In the order of their ids, whatever order they were generated in."""
         rows = read_lines(self.path / "predictions.jsonl")
-        return sorted((Prediction.model_validate(row) for row in rows), key=lambda p: p.id)
+        kinds = (ApiPrediction if "response" in row else Prediction for row in rows)
+        found = (kind.model_validate(row) for kind, row in zip(kinds, rows, strict=True))
+        return sorted(found, key=lambda p: p.id)
 
     @cached_property
     def serve(self) -> ServeRecord | None:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from bench.document import Document, Location, explain_first, read_yaml, shown, validate
 from bench.errors import UserError, nearest
 from bench.spec import (
+    API,
     Budget,
     Cell,
     DatasetSpec,
@@ -52,31 +53,15 @@ def load(path: Path) -> Suite:
     methods = _resolve(MethodSpec, written.methods, folder / "methods", document, "methods")
     datasets = _resolve(DatasetSpec, written.datasets, folder / "datasets", document, "datasets")
     targets = _resolve(TargetSpec, written.targets, folder / "targets", document, "targets")
+    if not targets and any(model.endpoint is None for model in models):
+        raise UserError(f"{shown(path)}: targets is missing: which machines is this suite for?")
     _check_kinds(methods, document)
     _check_strategies(written, document)
     _check_files(datasets, folder.parent, document)
     _check_comparison(written, document, methods, datasets)
-    _check_rules(written, document, (models, methods, datasets, targets))
-    matrix = itertools.product(
-        enumerate(targets), enumerate(models), enumerate(datasets), enumerate(methods)
-    )
-    cells: list[Cell] = []
-    excluded: list[tuple[str, str]] = []
-    for (_, target), (_, model), (_, dataset), (index, method) in matrix:
-        rules = [r for r in written.rules if _applies(r.when, model, method, dataset, target)]
-        barred = next((rule for rule in rules if rule.exclude), None)
-        if barred:
-            name = " × ".join(s.name for s in (model, method, dataset, target))
-            excluded.append((name, barred.reason))
-            continue
-        point = _Point(written, rules, model, method, dataset, target)
-        try:
-            cells.extend(point.cells())
-        except ValidationError as error:
-            where = document.where(("methods", index))
-            raise UserError(
-                f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
-            ) from None
+    places = [*targets, API] if any(model.endpoint for model in models) else targets
+    _check_rules(written, document, (models, methods, datasets, places))
+    cells, excluded = _crossed(written, document, (targets, models, datasets, methods))
     return Suite(
         name=written.name,
         version=written.version,
@@ -125,6 +110,67 @@ def _coordinate(cell: Cell, key: str) -> str:
 
 # ---------------------------------------------------------------- the matrix
 
+Lists = tuple[list[TargetSpec], list[ModelSpec], list[DatasetSpec], list[MethodSpec]]
+Combination = tuple[TargetSpec, ModelSpec, DatasetSpec, tuple[int, MethodSpec]]
+
+
+def _crossed(
+    written: SuiteFile, document: Document, lists: Lists
+) -> tuple[list[Cell], list[tuple[str, str]]]:
+    """The cells, and what is left out with its reason."""
+    cells: list[Cell] = []
+    excluded: list[tuple[str, str]] = []
+    asked: dict[str, str] = {}  # what is asked of an API: by which method
+    for target, model, dataset, (index, method) in _matrix(*lists):
+        name = " × ".join(s.name for s in (model, method, dataset, target))
+        rules = [r for r in written.rules if _applies(r.when, model, method, dataset, target)]
+        barred = next((rule.reason for rule in rules if rule.exclude), None)
+        if barred is None and model.endpoint is not None:
+            barred = _unaskable(method, lists[1])
+        if barred is not None:
+            excluded.append((name, barred))
+            continue
+        point = _Point(written, rules, model, method, dataset, target)
+        try:
+            made = list(point.cells())
+        except ValidationError as error:
+            where = document.where(("methods", index))
+            raise UserError(
+                f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
+            ) from None
+        if model.endpoint is not None:
+            identity = made[0].identity()
+            question = str(identity | {"method": identity["method"] | {"name": ""}})
+            if asked.setdefault(question, method.name) != method.name:
+                excluded.append((name, f"asks an API what {asked[question]} asks already"))
+                continue
+        cells += made
+    return cells, excluded
+
+
+def _matrix(
+    targets: Sequence[TargetSpec],
+    models: Sequence[ModelSpec],
+    datasets: Sequence[DatasetSpec],
+    methods: Sequence[MethodSpec],
+) -> Iterator[Combination]:
+    """Models with weights on every target; those behind an endpoint once, on no machine."""
+    held = [model for model in models if model.endpoint is None]
+    asked = [model for model in models if model.endpoint is not None]
+    yield from itertools.product(targets, held, datasets, enumerate(methods))
+    yield from itertools.product([API], asked, datasets, enumerate(methods))
+
+
+def _unaskable(method: MethodSpec, models: Sequence[ModelSpec]) -> str | None:
+    """Why a method can't be had from an API; None where it can."""
+    if method.trains:
+        return "an API's weights can't be trained here: it is only asked (methods of kind base)"
+    if method.quantization is not None:
+        return "an API's weights can't be quantised here: it is only asked (methods of kind base)"
+    if not method.needs_model and any(model.endpoint is None for model in models):
+        return "needs no model: it stands with those that have weights"
+    return None
+
 
 @dataclass(frozen=True)
 class _Point:
@@ -142,7 +188,8 @@ class _Point:
         method = self.method.model_dump(mode="json")
         seeds = self.written.seeds
         strategy = self.written.strategy
-        serve = self.written.serve if self.method.needs_model else None
+        local = self.method.needs_model and not self.model.endpoint
+        serve = self.written.serve if local else None
         for rule in self.rules:
             budget = _budget(budget, rule)
             method = _merge(method, rule.method)
@@ -158,7 +205,7 @@ class _Point:
                 method=MethodSpec.model_validate(method),
                 dataset=self.dataset,
                 target=self.target,
-                strategy=strategy,
+                strategy=Strategy() if self.model.endpoint else strategy,
                 budget=Budget.model_validate(budget),
                 seed=seed,
                 converged=self.written.converged,

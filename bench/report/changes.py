@@ -84,7 +84,7 @@ def changes(one: Sequence[Panel], two: Sequence[Panel]) -> Comparison:
 def _entries(panels: Sequence[Panel]) -> dict[tuple[str, ...], tuple[Panel, Entry]]:
     """Of several settings under one name, the last."""
     return {
-        (panel.dataset, entry.model, entry.cell.method.name, panel.target): (panel, entry)
+        (panel.dataset, entry.model, entry.cell.method.name, entry.cell.target.name): (panel, entry)
         for panel in panels
         for entry in panel.entries
     }

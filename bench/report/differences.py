@@ -14,7 +14,7 @@ from bench.score.components import components
 from bench.score.significance import Difference
 from bench.score.spread import spread
 
-ON_THE_PAGE = frozenset({"trivial", "base", "reference", "best", "best is A"})
+ON_THE_PAGE = frozenset({"trivial", "base", "reference", "API", "best", "best is A"})
 FEW = 10  # differing rows; with 4, all one way, an interval excludes 0 at an exact p of 0.125
 
 

@@ -1,8 +1,9 @@
 """Which entries are tested against each other, on the rows that both answered, and what came out.
 
-Within a model every method against every other; across models each entry against the best, and that
-only by the dataset's first metric.  Holm's correction counts all pairs that could have been tested,
-since the best is only known after looking.  One family a metric, over all panels of the report.
+Within a model every method against every other; across models each entry against the best, and an
+API's against all, that only by the dataset's first metric.  Holm's correction counts all pairs that
+could have been tested, since the best is only known after looking.  One family a metric, over all
+panels of the report.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class _Tests:
         best = ranked[0][0]
         scored = [entry for entry in self.panel.entries if any(entry is e for e, _ in ranked)]
         for one, two in itertools.combinations(scored, 2):
-            crosses = metric == self.panel.metric and (one is best or two is best)
+            crosses = metric == self.panel.metric and (
+                one is best or two is best or one.is_api or two.is_api
+            )
             if one.model == two.model or crosses:
                 yield self._pair(one, two, best, metric)
 
@@ -124,6 +127,8 @@ class _Tests:
             yield "base"
         if a.model == b.model and b.cell.method.name == self.panel.comparison.reference:
             yield "reference"
+        if a.model != b.model and b.is_api:
+            yield "API"
         if best in (a, b):
             yield "best" if b is best else "best is A"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,9 @@ from statistics import fmean
 from pydantic import ValidationError
 
 from bench.errors import UserError
-from bench.record import Audit, Environment, Status
+from bench.record import ApiPrediction, Audit, Environment, Status
+from bench.report.apis import Asked
+from bench.report.apis import asked as asked_of
 from bench.report.measures import (
     Answers,
     Peak,
@@ -32,7 +35,7 @@ from bench.report.plans import read as read_plan
 from bench.report.serving import Served
 from bench.report.serving import of as served_of
 from bench.score.convergence import TimeToTarget, best_loss, resolve_target, time_to_target
-from bench.score.cost import Cost
+from bench.score.cost import Cost, api_cost
 from bench.score.quality import External, Quality
 from bench.spec import Cell
 from bench.store import Attempt, CellResult
@@ -73,6 +76,7 @@ class Row:
     fingerprints: tuple[str | None, str | None] = (None, None)  # of the training and test rows
     plan: Planned | None = None
     served: Served | None = None
+    asked: Asked | None = None  # what an API said and used
 
     @property
     def problems(self) -> list[str]:
@@ -156,7 +160,7 @@ def rows(results: list[CellResult], extra: Mapping[str, External] | None = None)
 def order(row: Row) -> tuple[object, ...]:
     cell = row.cell
     names = (cell.dataset.name, cell.target.name)
-    size = (cell.model.params, cell.model.name)
+    size = (cell.model.params or math.inf, cell.model.name)
     return (*names, *size, method_order(cell), row.question, cell.seed, row.id)
 
 
@@ -195,7 +199,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
     generate = attempt.generate
     training = training_of(result.cell, attempt)
     scores, answers, no_scores = quality_of(result.cell, attempt, extra)
-    return replace(
+    row = replace(
         row,
         attempt=attempt.path.name,
         evidence=_evidence(row.plan, [attempt]),
@@ -221,6 +225,22 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
             generate.rows_fingerprint if generate else None,
         ),
         served=served_of(result.cell, attempt),
+    )
+    return row if result.cell.model.endpoint is None else _of_api(row, attempt)
+
+
+def _of_api(row: Row, attempt: Attempt) -> Row:
+    """The machine that asked says nothing about who answered: its memory and versions stay out."""
+    endpoint = row.cell.model.endpoint
+    assert endpoint is not None
+    answers = [p for p in attempt.predictions if isinstance(p, ApiPrediction)]
+    return replace(
+        row,
+        cost=api_cost(endpoint.price, answers),
+        asked=asked_of(answers),
+        peaks=(),
+        environments=(),
+        threads=(),
     )
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.report import (
     answer,
+    apis,
     bounds,
     claims,
     datasets,
@@ -62,7 +63,9 @@ class Report:
 
     @property
     def rows(self) -> list[Row]:
-        return [row for panel in self.panels for row in panel.rows]
+        """Each once: what an API answered stands in several panels."""
+        found = {row.id: row for panel in self.panels for row in panel.rows}
+        return list(found.values())
 
     @property
     def begun(self) -> list[Panel]:
@@ -152,6 +155,9 @@ def _cost(report: Report) -> Iterator[Block]:
         yield Text(SUMMARY, "note")
     if any(entry.unstable for panel in report.panels for entry in panel.entries):
         yield Text("~: unstable, see [Method](#method).", "note")
+    asked = apis.table(report.rows)
+    if len(asked):
+        yield Table(asked, "Asked of an API", folded=len(asked) > LONG)
     yield from _serving(report)
 
 

@@ -91,6 +91,12 @@ def markdown(text: str) -> str:
     return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", line)
 
 
+def source(text: str) -> str:
+    """Where something was found, as Markdown: a link where it is an address."""
+    line = plain(text)
+    return f"<{line}>" if re.fullmatch(r"https?://[^\s<>|]+", line) else markdown(line)
+
+
 def listed(names: list[str], last: str = "and") -> str:
     """a, b and c"""
     if len(names) < 2:

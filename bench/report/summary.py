@@ -16,6 +16,7 @@ from bench.report.rows import COUNTERS, PHASES, PLANNED, Row
 
 def summary(rows: Sequence[Row]) -> pd.DataFrame:
     """One row a cell, everything in it; written to summary.csv."""
+    apis = any(row.cell.model.endpoint for row in rows)
     metrics = sorted({name for row in rows if row.quality for name in row.quality.metrics})
     labels = sorted({name for row in rows if row.quality for name in row.quality.invalid_rate})
     served = any(row.served for row in rows)
@@ -28,6 +29,7 @@ def summary(rows: Sequence[Row]) -> pd.DataFrame:
         | _plan(row)
         | _proof(row)
         | (_serving(row) if served else {})
+        | (_asked(row) if apis else {})
         for row in rows
     ]
     # Six digits; and object, else pandas makes floats of counts beside unknowns.
@@ -43,7 +45,7 @@ def _identity(row: Row) -> dict[str, Any]:
         "method": cell.method.name,
         "dataset": cell.dataset.name,
         "target": cell.target.name,
-        "devices": cell.target.devices * cell.target.nodes,
+        "devices": None if cell.model.endpoint else cell.target.devices * cell.target.nodes,
         "strategy": cell.strategy.name,
         "seed": cell.seed,
         "status": row.outcome,
@@ -105,16 +107,35 @@ def _memory(row: Row) -> dict[str, Any]:
 
 
 def _money(row: Row) -> dict[str, Any]:
-    cost, price = row.cost, row.cell.target.price
+    cost, endpoint = row.cost, row.cell.model.endpoint
     steps = cost.train if cost else None
+    price = None if endpoint else row.cell.target.price
+    dated = endpoint.price if endpoint else price
     return {
         "cost_usd": cost.job.usd if cost else None,
         "cost_low_usd": cost.job.low_usd if cost else None,
         "cost_high_usd": cost.job.high_usd if cost else None,
         "training_steps_cost_usd": steps.usd if steps else None,
         "device_hours": cost.device_hours if cost else None,
-        "usd_per_device_hour": price.usd_per_device_hour,
-        "price_date": price.date,
+        "usd_per_device_hour": price.usd_per_device_hour if price else None,
+        "price_date": dated.date if dated else None,
+    }
+
+
+def _asked(row: Row) -> dict[str, Any]:
+    """Of cells that an API answered; other suites lack these columns."""
+    found, endpoint = row.asked, row.cell.model.endpoint
+    price = endpoint.price if endpoint else None
+    return {
+        "api_base_url": endpoint.base_url if endpoint else None,
+        "api_model": endpoint.model if endpoint else None,
+        "api_answered": "; ".join(found.models) if found else None,
+        "api_input_tokens": found.input_tokens if found else None,
+        "api_output_tokens": found.output_tokens if found else None,
+        "usd_per_million_input": price.usd_per_million_input if price else None,
+        "usd_per_million_output": price.usd_per_million_output if price else None,
+        "api_latency_median_s": found.latency_s[0] if found else None,
+        "api_latency_p95_s": found.latency_s[1] if found else None,
     }
 
 

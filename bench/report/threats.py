@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from bench.record import Environment
-from bench.report import show
+from bench.report import apis, show
 from bench.report.compare import Entry, Panel
 from bench.report.rows import Row
 
@@ -24,11 +24,12 @@ def threats(panels: Panels) -> list[str]:
 
 
 def _rows(panels: Panels) -> list[Row]:
-    return [row for panel in panels for row in panel.rows]
+    """Each once: what an API answered stands in several panels."""
+    return list({row.id: row for panel in panels for row in panel.rows}.values())
 
 
 def _entries(panels: Panels) -> list[Entry]:
-    return [entry for panel in panels for entry in panel.entries]
+    return list({id(entry): entry for panel in panels for entry in panel.entries}.values())
 
 
 def _environments(panels: Panels) -> list[Environment]:
@@ -119,7 +120,8 @@ def synthetic(panels: Panels) -> list[str]:
 
 
 def random_weights(panels: Panels) -> list[str]:
-    kinds = {(e.model, e.cell.model.weights.kind) for e in _entries(panels)}
+    weights = {e.model: e.cell.model.weights for e in _entries(panels)}
+    kinds = {(model, held.kind) for model, held in weights.items() if held}
     names = sorted(model for model, kind in kinds if kind == "random")
     tiny = sorted(model for model, kind in kinds if kind == "tiny")
     found = []
@@ -257,6 +259,18 @@ def cut_rows(panels: Panels) -> list[str]:
     return told
 
 
+def answered_by_apis(panels: Panels) -> list[str]:
+    found = list(apis.warnings(_rows(panels)))
+    for panel in panels:
+        own = [e.cost.value for e in panel.entries if e.cost and not e.is_api]
+        if own and not any(own) and any(e.is_api and e.cost for e in panel.entries):
+            found.append(
+                f"No price is named for {show.markdown(panel.target)}: its runs look free beside "
+                "what an API costs."
+            )
+    return found
+
+
 def always(panels: Panels) -> list[str]:
     return [
         "Intervals of scores are per cell: two that overlap may still differ. Only the paired "
@@ -279,6 +293,7 @@ CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     settings,
     repeats,
     cut_rows,
+    answered_by_apis,
     always,
 )
 

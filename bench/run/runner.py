@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import cache, store
+from bench import cache, environment, store
 from bench.plan import Plan
 from bench.record import PhaseRecord, ServeRecord, Status
 from bench.run import launch, planning, probe, process
@@ -57,8 +57,7 @@ def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     """Run every cell that isn't finished, in order.  Interrupts go up to the caller."""
     todo = [cell for cell in cells if _wanted(cell, how)]
     for cell in cells:
-        if cell not in todo:
-            _keep_notes(cell, how.results)
+        _note(cell, how.results)
     how.progress.begin(total=len(cells), done=len(cells) - len(todo))
     for cell in todo:
         how.progress.cell_begins(cell)
@@ -67,13 +66,23 @@ def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
 
 
-def _keep_notes(cell: Cell, results: Path) -> None:
-    """A finished cell's prices and constraints as the suite has them now: no run depends on them,
-    the report does."""
-    folder = store.cell_folder(results, cell)
-    if store.read_record(Cell, folder / "cell.json") != cell:
-        with store.lock(folder):
-            store.write_json(folder / "cell.json", cell)
+def check_keys(cells: Sequence[Cell], results: Path, fresh: bool) -> None:
+    """Before hours or money are spent: the keys of the APIs that will be asked are there.
+
+    Raises UserError.
+    """
+    for cell in cells:
+        asked = cell.model.endpoint and cell.method.needs_model
+        if asked and (fresh or finished(cell, results) is None):
+            environment.api_key(cell.model)
+
+
+def _note(cell: Cell, results: Path) -> None:
+    """A corrected price, title or margin reaches the report without a new run."""
+    path = store.cell_folder(results, cell) / "cell.json"
+    written = store.read_record(Cell, path)
+    if written is not None and written != cell:
+        store.write_json(path, cell)
 
 
 def _wanted(cell: Cell, how: Run) -> bool:

@@ -79,7 +79,7 @@ def weights_of(cell: Cell, held_bytes: int) -> Weights | None:
     """From the model's public sizes.  None where they aren't known."""
     config, params = cell.model.config, cell.model.params
     layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
-    if not layers or not heads:
+    if not layers or not heads or not params:
         return None
     width = config.get("head_dim") or config["hidden_size"] // heads
     cache = 2 * 2 * layers * (config.get("num_key_value_heads") or heads) * width  # 16 bit
@@ -124,7 +124,7 @@ def served_bytes(cell: Cell, held_bytes: int | None) -> int | None:
     if method.quantization:
         return held_bytes
     dtype = (method.autocast if method.trains else None) or method.dtype
-    return cell.model.params * DTYPE_BYTES[dtype]
+    return cell.model.params * DTYPE_BYTES[dtype] if cell.model.params else None
 
 
 def bound(cell: Cell, held_bytes: int | None) -> Load | None:

@@ -11,6 +11,7 @@ from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget
 from bench.spec.cell import Cell
 from bench.spec.claim import Claim, ClaimFile, Expected, Measure
 from bench.spec.dataset import DatasetSpec, Field_, Message, Source, Split, TokenLengths
+from bench.spec.endpoint import EndpointSpec, TokenPrice
 from bench.spec.method import (
     UNTRAINED,
     WITHOUT_MODEL,
@@ -30,9 +31,10 @@ from bench.spec.model import (
 )
 from bench.spec.serving import ApiPrice, Serving
 from bench.spec.suite import Reference, Rule, Suite, SuiteFile, When
-from bench.spec.target import Price, TargetSpec
+from bench.spec.target import API, Price, TargetSpec
 
 __all__ = [
+    "API",
     "DTYPE_BYTES",
     "UNTRAINED",
     "WITHOUT_MODEL",
@@ -47,6 +49,7 @@ __all__ = [
     "ConvergenceTarget",
     "DatasetSpec",
     "Dtype",
+    "EndpointSpec",
     "Expected",
     "Field_",
     "HubWeights",
@@ -75,6 +78,7 @@ __all__ = [
     "TargetSpec",
     "TinyWeights",
     "TokenLengths",
+    "TokenPrice",
     "Weights",
     "When",
     "scale",

@@ -56,7 +56,9 @@ class SuiteFile(BaseModel):
     models: tuple[Slug | Reference, ...] = Field(min_length=1)
     methods: tuple[Slug | Reference, ...] = Field(min_length=1)
     datasets: tuple[Slug | Reference, ...] = Field(min_length=1)
-    targets: tuple[Slug | Reference, ...] = Field(min_length=1)
+    targets: tuple[Slug | Reference, ...] = Field(
+        (), description="Machines; only models behind an `endpoint` need none."
+    )
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     strategy: Strategy = Strategy()
     budget: Budget

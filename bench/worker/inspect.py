@@ -56,10 +56,10 @@ def _example(row: Row) -> Example:
 
 
 def _budgets(cells: Sequence[Cell]) -> list[Cell]:
-    """One cell for each model and pair of limits; cells without a model have no tokens."""
+    """One cell for each model and pair of limits; cells without one have no tokens to count."""
     unique: dict[tuple[Any, ...], Cell] = {}
     for cell in cells:
-        if cell.method.needs_model:
+        if cell.method.needs_model and cell.model.weights is not None:
             key = (cell.model.name, cell.budget.max_length, cell.budget.max_new_tokens)
             unique.setdefault(key, cell)
     return list(unique.values())

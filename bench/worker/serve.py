@@ -22,7 +22,7 @@ from typing import Any
 from bench import cache
 from bench.errors import UserError
 from bench.record import GenerateRecord, LoadEvent, RequestEvent, ServedVariant, Status
-from bench.spec import Cell, Serving
+from bench.spec import Cell, HubWeights, PathWeights, Serving
 from bench.store import read_json, read_lines, read_record
 from bench.worker import data, few_shot
 from bench.worker.recorder import Recorder
@@ -268,18 +268,18 @@ def _event(answer: client.Answer, name: str, concurrency: int, counted: bool) ->
 
 def _base_folder(cell: Cell) -> Path | None:
     """Where the base's files are; None where the hub's cache holds none of them."""
-    model = cell.model
-    if model.weights.kind == "path":
-        return Path(model.weights.path)
-    if model.weights.kind != "hub":
-        return cache.model_folder(model)
+    weights = cell.model.weights
+    if isinstance(weights, PathWeights):
+        return Path(weights.path)
+    if not isinstance(weights, HubWeights):
+        return cache.model_folder(cell.model)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         found = snapshot_download(
-            model.weights.id,
-            revision=model.weights.revision,
+            weights.id,
+            revision=weights.revision,
             allow_patterns=["*.safetensors"],
             local_files_only=True,
         )
