@@ -490,7 +490,11 @@ def _run_cells(
     counts = {status: sum(s.status is status for s in states) for status in Status}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     out.print(f"{len(states)} cells: {told}", markup=False)
-    return bool(counts[Status.ERROR])
+    served = [state.serving for state in states if state.serving]
+    if served:
+        told = ", ".join(f"{served.count(s)} {s}" for s in dict.fromkeys(served))
+        out.print(f"{len(served)} of them served: {told}", markup=False)
+    return bool(counts[Status.ERROR]) or Status.ERROR in served
 
 
 def _cannot_run(found: Suite, cells: list[Cell], here: str, results: Path) -> None:

@@ -196,7 +196,7 @@ class PhaseRecord(Record):
     """What every phase leaves: how it ended, when, and what it held."""
 
     schema_version: Literal[1] = 1
-    phase: Literal["train", "generate"]
+    phase: Literal["train", "generate", "serve"]
     status: Status
     reason: str | None = Field(None, description="One line; always set unless ok.")
     stage: str | None = Field(None, description="Stage in which it ended, unless ok.")
@@ -258,6 +258,63 @@ class GenerateRecord(PhaseRecord):
     )
     paddings: dict[str, int] = Field({}, description="Padding tokens of the prompts, by side.")
     weights_sha256: str | None = None
+
+
+class ServedVariant(Record):
+    """One way of serving a cell's weights, and proof that they were these weights."""
+
+    name: str = Field(description="plain: as evaluated; merged: the adapter inside the base.")
+    status: Status
+    reason: str | None = Field(None, description="One line; always set unless ok.")
+    engine: str = Field("", description="transformers or vllm.")
+    engine_version: str | None = None
+    options: dict[str, Any] = Field({}, description="What the server was told.")
+    stored_bytes: int | None = Field(None, description="Files that deploying it needs.")
+    held_bytes: int | None = Field(None, description="Weights as the server holds them.")
+    dtypes: dict[str, int] = Field({}, description="The same by dtype.")
+    quantized_params: int | None = None
+    adapted_modules: int | None = None
+    weights_sha256: str | None = Field(None, description="Of the trained weights in use.")
+    start_s: float | None = Field(None, description="Process start to a healthy answer.")
+    host_bytes: int | None = Field(None, description="The server's peak resident set.")
+    device_bytes: int | None = Field(None, description="What the driver reported for the server.")
+    compared_rows: int = Field(0, description="Rows that the generate phase answered too.")
+    same_answers: float | None = Field(None, description="Share that was answered alike.")
+    same_openings: float | None = Field(None, description="Share that began alike.")
+
+
+class ServeRecord(PhaseRecord):
+    """Its samples are `request` and `load` events; percentiles are computed from them."""
+
+    phase: Literal["serve"] = "serve"
+    settings: dict[str, Any] = Field({}, description="The suite's `serve`, less what is priced.")
+    variants: list[ServedVariant] = Field([])
+
+
+class RequestEvent(Record):
+    """One request to the server, in events.jsonl.  Seconds since it was sent."""
+
+    event: Literal["request"] = "request"
+    t: float = Field(description="Unix seconds at its end.")
+    variant: str
+    concurrency: int
+    counted: bool = Field(True, description="False: warm-up.")
+    row: str
+    first_token_s: float | None = Field(None, description="First text of the answer.")
+    total_s: float
+    prompt_tokens: int | None = None
+    new_tokens: int | None = None
+    error: str | None = None
+
+
+class LoadEvent(Record):
+    """A concurrency was held: all its requests from the first's start to the last's end."""
+
+    event: Literal["load"] = "load"
+    t: float
+    variant: str
+    concurrency: int
+    seconds: float
 
 
 class StepEvent(Record):

@@ -32,9 +32,12 @@ from bench.record import (
     EvaluationEvent,
     GenerateRecord,
     GpuSample,
+    LoadEvent,
     PhaseRecord,
     Prediction,
+    RequestEvent,
     ScoredEvent,
+    ServeRecord,
     StepEvent,
     TrainRecord,
     ValidationAnswer,
@@ -159,6 +162,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A file's JSON object, or None where it wasn't written."""
+    return parse_line(path.read_bytes()) if path.exists() else None
+
+
 def read_record(kind: type[R], path: Path) -> R | None:
     """A record, or None where it wasn't written (yet)."""
     if not path.exists():
@@ -251,9 +259,36 @@ class Attempt:
             answers.setdefault(row.step, {})[row.id] = row
         return [(e, sorted(answers[e.step].values(), key=lambda a: a.id)) for e in events]
 
+    @cached_property
+    def serve(self) -> ServeRecord | None:
+        return read_record(ServeRecord, self.path / "serve.json")
+
+    @cached_property
+    def served(self) -> list[dict[str, Any]]:
+        """The events of the serve phase's last process: an interrupted one is measured anew."""
+        starts = [
+            index
+            for index, event in enumerate(self.events)
+            if event.get("event") == "phase_start" and event.get("phase") == "serve"
+        ]
+        return self.events[starts[-1] :] if starts else []
+
+    @property
+    def requests(self) -> list[RequestEvent]:
+        return [RequestEvent.model_validate(e) for e in self.served if e.get("event") == "request"]
+
+    @property
+    def loads(self) -> list[LoadEvent]:
+        return [LoadEvent.model_validate(e) for e in self.served if e.get("event") == "load"]
+
     @property
     def phases(self) -> list[PhaseRecord]:
+        """What makes and evaluates the cell.  Serving is looked at apart: see `serve`."""
         return [record for record in (self.train, self.generate) if record]
+
+    @property
+    def every_phase(self) -> list[PhaseRecord]:
+        return [*self.phases, *([self.serve] if self.serve else [])]
 
 
 def checkpoint(attempt: Path, folder: Path) -> tuple[int, Path] | None:

@@ -193,12 +193,15 @@ class _Point:
         seeds = self.written.seeds
         strategy = self.written.strategy
         sizes = self.written.micro_batches
+        local = self.method.needs_model and not self.model.endpoint
+        serve = self.written.serve if local else None
         for rule in self.rules:
             budget = _budget(budget, rule)
             sizes = rule.micro_batches or (() if "micro_batch" in rule.budget else sizes)
             method = _merge(method, rule.method)
             seeds = rule.seeds or seeds
             strategy = rule.strategy or strategy
+            serve = serve if rule.serve else None
         if not self.method.trains:
             # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
             sizes, seeds = (), seeds[:1]
@@ -218,6 +221,7 @@ class _Point:
                 converged=self.written.converged,
                 comparison=self.written.comparison,
                 constraints=self.written.constraints,
+                serve=serve,
             )
 
 

@@ -207,6 +207,25 @@ def test_a_margin_changes_no_cells_identity(project: Path) -> None:
     assert plain.cells[0].comparison.delta("intent.f1") is None
 
 
+def test_serving_changes_no_cells_identity_and_follows_rules(project: Path) -> None:
+    wanted = MINIMAL.replace("  - base\n", "  - base\n  - majority\n")
+    before = {cell.id for cell in load(project, wanted).cells}
+    rules = "rules: [{when: {method: [base]}, serve: false}]\n"
+    cells = load(project, wanted + "serve: {concurrencies: [1, 8]}\n" + rules).cells
+    assert {cell.id for cell in cells} == before
+    served = {cell.method.name: cell.serve for cell in cells}
+    assert served["base"] is None and served["majority"] is None
+    assert served["lora"] and served["lora"].concurrencies == (1, 8)
+    priced = served["lora"].model_copy(update={"utilization": 0.1})
+    assert priced.identity() == served["lora"].identity()  # nothing is measured again for it
+
+
+def test_a_concurrency_that_is_listed_twice_is_an_error(project: Path) -> None:
+    said = error(project, MINIMAL + "serve: {concurrencies: [4, 4]}\n")
+    assert "mini.yaml:13: serve" in said
+    assert "concurrencies lists a value twice" in said
+
+
 def test_a_reference_that_is_no_method_is_an_error(project: Path) -> None:
     message = error(project, MINIMAL + "comparison:\n  reference: lore\n")
     assert message.endswith(

@@ -125,7 +125,7 @@ def price(option: Option, asked: Constraints) -> float:
         return option.hours if option.hours is not None else math.inf
     if asked.monthly_tokens is None:
         return usd
-    return usd + MONTHS * (option.serving_usd(asked.monthly_tokens) or 0.0)
+    return usd + MONTHS * (option.serving_usd(asked) or 0.0)
 
 
 def _outcome(option: Option, other: Option) -> str | None:
@@ -224,13 +224,19 @@ def _loses(option: Option, other: Option | None, most: float, sign: int) -> Iter
 
 def _too_slow(option: Option, asked: Constraints) -> Iterator[str]:
     if asked.max_latency_ms is not None:
-        found = option.first_token_p95_ms
+        point = option.served(asked)
+        found = point.first_token_p95_ms if point else None
         if found is None:
             yield "its latency was not measured"
         elif found > asked.max_latency_ms:
             yield f"first token after {found:.0f} ms (p95), more than {asked.max_latency_ms:g} ms"
-    if asked.monthly_tokens is not None and option.serving_usd(asked.monthly_tokens) is None:
-        yield "its cost of serving was not measured"
+    if asked.monthly_tokens is not None and option.serving_usd(asked) is None:
+        yield "its cost of serving was not measured" + _why_not_served(option)
+
+
+def _why_not_served(option: Option) -> str:
+    told = [row.served.record.reason for row in option.good if row.served]
+    return next((f": {show.plain(reason, 120)}" for reason in told if reason), "")
 
 
 def hours(value: float | None) -> str:

@@ -373,15 +373,12 @@ def _line(option: Option, advice: Advice, metric: str) -> dict[str, str | Link]:
         line["against the choice"] = show.difference(found.value) if found else show.NONE
     line["USD a run"] = show.number(option.usd.value if option.usd else None)
     line["time of a run"] = hours(option.hours)
-    if asked := advice.constraints.monthly_tokens:
-        line[f"USD of {MONTHS} months' serving"] = show.number(_year(option, asked))
+    if advice.constraints.monthly_tokens:
+        month = option.serving_usd(advice.constraints)
+        year = None if month is None else MONTHS * month
+        line[f"USD of {MONTHS} months' serving"] = show.number(year)
     line["source"] = "measured" if option.measured else "predicted" if option.plan else show.NONE
     return line
-
-
-def _year(option: Option, tokens: float) -> float | None:
-    month = option.serving_usd(tokens)
-    return None if month is None else MONTHS * month
 
 
 def _verdict(option: Option, advice: Advice) -> str:

@@ -12,7 +12,9 @@ from bench.report.compare import Entry, Pair, Panel
 from bench.report.measures import Estimate
 from bench.report.plans import Planned
 from bench.report.rows import PLANNED, Row
+from bench.report.serving import Point
 from bench.score.verdicts import Outcome
+from bench.spec import Constraints
 
 FLIPPED: dict[Outcome, Outcome] = {
     "better": "worse",
@@ -81,17 +83,30 @@ class Option:
             return fmean(seconds) / 3600
         return self.plan.hours if self.plan else None
 
-    @cached_property
-    def first_token_p95_ms(self) -> float | None:
-        return _mean([row.served.first_token_p95_ms if row.served else None for row in self.good])
+    def served(self, asked: Constraints) -> Point | None:
+        """How it would be served within the latency that is asked for.
 
-    def serving_usd(self, tokens: float) -> float | None:
-        """Dollars a month for so many tokens; of an API at the mix of input and output it had."""
-        if self.entry.is_api:
+        Of several seeds the one of median throughput, so that all figures are of one measurement.
+        """
+        points = [
+            point
+            for row in self.good
+            if row.served and (point := row.served.best(asked.max_latency_ms))
+        ]
+        points.sort(key=lambda point: point.load.tokens_per_s)
+        return points[len(points) // 2] if points else None
+
+    def serving_usd(self, asked: Constraints) -> float | None:
+        """Dollars of a month's serving and storing at the volume that is asked for; of an API at
+        the mix of input and output that it had."""
+        if self.entry.is_api and asked.monthly_tokens is not None:
             prices = [row.asked.usd_a_token(row.cost) if row.asked else None for row in self.good]
-            price = _mean(prices)
-            return None if price is None else price * tokens
-        return _mean([row.served.monthly_usd(tokens) if row.served else None for row in self.good])
+            known = [price for price in prices if price is not None]
+            return fmean(known) * asked.monthly_tokens if known else None
+        point = self.served(asked)
+        if point is None or asked.monthly_tokens is None:
+            return None
+        return point.offer.monthly(asked.monthly_tokens).usd
 
     def against(self, other: Option) -> Against | None:
         """What the paired test says of this option against another; None where none was made."""
@@ -110,11 +125,6 @@ def _against(pair: Pair, flipped: bool) -> Against | None:
         value, outcome = -value, FLIPPED[outcome]
         low, high = (None if high is None else -high), (None if low is None else -low)
     return Against(value, low, high, verdict.p, outcome, found.rows_needed)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def options(panels: Sequence[Panel]) -> Iterator[Option]:

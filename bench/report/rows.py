@@ -35,7 +35,7 @@ from bench.report.parallel import mapped
 from bench.report.plans import Planned
 from bench.report.plans import read as read_plan
 from bench.report.serving import Served
-from bench.report.serving import read as read_serving
+from bench.report.serving import of as served_of
 from bench.score.convergence import LOSS, TimeToTarget, best_of, goal_of, time_to_target
 from bench.score.cost import Cost, api_cost
 from bench.score.quality import External, Quality
@@ -243,7 +243,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
             attempt.train.rows_fingerprint if attempt.train else None,
             generate.rows_fingerprint if generate else None,
         ),
-        served=read_serving(attempt.path),
+        served=served_of(result.cell, attempt),
     )
     return row if result.cell.model.endpoint is None else _of_api(row, attempt)
 
@@ -271,7 +271,7 @@ def _why_not_run(result: CellResult) -> str:
 
 def _evidence(plan: Planned | None, attempts: list[Attempt]) -> tuple[str, ...]:
     records = ("train.json", "generate.json", "serve.json", "audit.json")
-    names = ("events.jsonl", "predictions.jsonl", *records, "log.txt")
+    names = ("events.jsonl", "predictions.jsonl", *records, "log.txt", "server.txt")
     files = [a.path / name for a in attempts for name in names]
     found = [f"{path.parent.name}/{path.name}" for path in files if path.exists()]
     return (*found, *(["plan.json"] if plan else []))

@@ -13,6 +13,7 @@ import pandas as pd
 from bench.report import (
     answer,
     apis,
+    bounds,
     claims,
     convergence,
     datasets,
@@ -20,6 +21,7 @@ from bench.report import (
     differences,
     fits,
     micro_batches,
+    ownership,
     show,
     speeds,
     tables,
@@ -28,12 +30,11 @@ from bench.report.advice import Advice
 from bench.report.blocks import Block, Bullets, Picture, Section, Table, Text
 from bench.report.charts import CHARTS, WHOLE, Drawn
 from bench.report.compare import Panel
-from bench.report.frames import frame
 from bench.report.headline import outcomes, sentence
 from bench.report.method import footer, protocol
 from bench.report.rows import PLANNED, Row
-from bench.report.serving import facts
 from bench.report.texts import (
+    BOUNDS,
     DIFFERENCES,
     EFFICIENCY,
     FIRST_ONLY,
@@ -45,6 +46,7 @@ from bench.report.texts import (
     NOISE,
     RATES,
     SCORES,
+    SERVING,
     SPEEDS,
     SUMMARY,
     margin_text,
@@ -128,6 +130,8 @@ def _answer(report: Report) -> Iterator[Block]:
         first, *more = answer.sentences(advice)
         yield Text(first, "lead")
         yield from (Text(sentence) for sentence in more)
+        yield from (Text(sentence) for sentence in ownership.sentences(advice))
+        yield from (Text(sentence) for sentence in bounds.sentences(advice))
         yield from _options(advice)
         if found := answer.changes(advice):
             yield Bullets(found, "What would change this answer")
@@ -167,12 +171,29 @@ def _cost(report: Report) -> Iterator[Block]:
 
 
 def _serving(report: Report) -> Iterator[Block]:
-    served = [row for row in report.rows if row.served]
-    if not served:
+    served, least = any(row.served for row in report.rows), bounds.table(report.panels)
+    if not served and not len(least):
         yield Text("*Serving was not measured: no cell has a serve phase.*", "note")
         return
-    lines = [{"cell": row.id} | facts(row.served) for row in served if row.served]
-    yield Table(frame(lines), "Serving", folded=len(lines) > LONG)
+    yield Text("Serving", "head")
+    if served:
+        yield from _served(report)
+    if len(least):
+        yield Table(least, "What was not served costs at least", folded=len(least) > LONG)
+        yield Text(BOUNDS, "note")
+
+
+def _served(report: Report) -> Iterator[Block]:
+    yield from report.pictures("serving", "serving-quality")
+    asked = {advice.dataset: advice.constraints for advice in report.advice}
+    for panel in report.begun:
+        made = ownership.costs(panel, asked.get(panel.dataset, panel.cell.constraints))
+        if len(made):
+            yield report.table(made, "Cost of ownership", panel)
+    yield from report.each(ownership.table, "Every measurement of a server")
+    if failed := ownership.failures(report.rows):
+        yield Bullets(failed, "Not served as asked")
+    yield Text(SERVING, "note")
 
 
 def _fit(report: Report) -> Iterator[Block]:

@@ -19,6 +19,7 @@ def summary(rows: Sequence[Row]) -> pd.DataFrame:
     apis = any(row.cell.model.endpoint for row in rows)
     metrics = sorted({name for row in rows if row.quality for name in row.quality.metrics})
     labels = sorted({name for row in rows if row.quality for name in row.quality.invalid_rate})
+    served = any(row.served for row in rows)
     lines = [
         _identity(row)
         | _quality(row, metrics, labels)
@@ -27,6 +28,7 @@ def summary(rows: Sequence[Row]) -> pd.DataFrame:
         | _money(row)
         | _plan(row)
         | _proof(row)
+        | (_serving(row) if served else {})
         | (_asked(row) if apis else {})
         for row in rows
     ]
@@ -178,6 +180,27 @@ def _plan(row: Row) -> dict[str, Any]:
         **{f"planned_{k}_gib": None if v is None else v / show.GIB for k, v in sizes.items()},
         "planned_hours": plan.hours,
         "planned_usd": plan.usd,
+    }
+
+
+def _serving(row: Row) -> dict[str, Any]:
+    """At the concurrency with the highest throughput, of the variants that are what they say."""
+    point = row.served.best() if row.served else None
+    load, usd = (point.load, point.offer.per_million) if point else (None, None)
+    first, each = (load.first_token, load.per_token) if load else (None, None)
+    return {
+        "serve_status": str(row.served.record.status) if row.served else None,
+        "serve_variant": point.variant.name if point else None,
+        "serve_concurrency": load.concurrency if load else None,
+        "serve_requests": load.requests if load else None,
+        "first_token_p50_s": first.p50 if first else None,
+        "first_token_p95_s": first.p95 if first else None,
+        "per_token_p50_s": each.p50 if each else None,
+        "per_token_p95_s": each.p95 if each else None,
+        "served_tokens_per_s": load.tokens_per_s if load else None,
+        "serve_usd_per_million_tokens": usd.usd if usd else None,
+        "serve_usd_per_million_tokens_low": usd.low_usd if usd else None,
+        "serve_usd_per_million_tokens_high": usd.high_usd if usd else None,
     }
 
 

@@ -187,7 +187,8 @@ def failures(rows: Sequence[Row]) -> pd.DataFrame:
 
 def sources(rows: Sequence[Row]) -> pd.DataFrame:
     """The files that each cell's numbers come from."""
-    names = ("events.jsonl", "predictions.jsonl", "train.json", "generate.json", "audit.json")
+    names = ["events.jsonl", "predictions.jsonl", "train.json", "generate.json", "audit.json"]
+    names += ["serve.json"] if any(row.served for row in rows) else []
     return frame(
         {"cell": Link(row.id, f"../{row.id}/cell.json"), "attempt": _attempt(row)}
         | {(short := name.partition(".")[0]): _linked(row, name, short) for name in names}

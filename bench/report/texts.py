@@ -40,6 +40,22 @@ NO_EFFICIENCY = (
     "known.*"
 )
 
+SERVING = (
+    "Closed loop: so many requests under way at once, test rows as prompts, answers streamed; "
+    "warm-up isn't counted. First token: from sending to the first text. Per token: the rest of "
+    "the time ÷ the rest of the tokens. tokens/s: input and output together ÷ the seconds from the "
+    "first request to the last one's end. USD per M tokens: the machine's price ÷ tokens/s at the "
+    "stated utilisation. A month: 730 hours of whole machines. Same answers: rows that the server "
+    "answered just as the generate phase did. The run: training and evaluation; measuring the "
+    "server is not in it."
+)
+
+BOUNDS = (
+    "A bound, not a prediction: the roofline of the target's peaks at 100 % with every device at "
+    "work, as fast as no server is; real ones reach half of it or less. It can show that an API is "
+    "cheaper, not that it is dearer. Lengths: the dataset's stated ones."
+)
+
 DIFFERENCES = (
     "A minus B on the test rows that both answered. Interval: paired bootstrap; where both "
     "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from bench import environment, store
-from bench.record import GenerateRecord, Memory, PhaseRecord, Status, TrainRecord
+from bench.record import GenerateRecord, Memory, PhaseRecord, ServeRecord, Status, TrainRecord
 from bench.run import gpus, oom, process
 from bench.run.watch import Death, OnEvent, Watch
 from bench.spec import Cell
 
-KINDS: dict[str, type[PhaseRecord]] = {"train": TrainRecord, "generate": GenerateRecord}
+KINDS: dict[str, type[PhaseRecord]] = {
+    "train": TrainRecord,
+    "generate": GenerateRecord,
+    "serve": ServeRecord,
+}
 Event = dict[str, Any]
 
 
@@ -164,6 +168,10 @@ def _counted(attempt: Path, phase: str) -> dict[str, Any]:
     found = store.Attempt(attempt)
     if phase == "generate":
         return {"rows": len(found.predictions)}
+    if phase == "serve":
+        plan = next((e for e in found.served if e["event"] == "plan"), {})
+        done = [e["record"] for e in found.served if e["event"] == "variant"]
+        return {"settings": plan.get("settings", {}), "variants": done}
     steps = found.steps
     return {
         "steps": len(steps),

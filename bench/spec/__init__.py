@@ -29,6 +29,7 @@ from bench.spec.model import (
     TinyWeights,
     Weights,
 )
+from bench.spec.serving import ApiPrice, Serving
 from bench.spec.suite import Reference, Rule, Suite, SuiteFile, When
 from bench.spec.target import API, Price, TargetSpec
 
@@ -38,6 +39,7 @@ __all__ = [
     "UNTRAINED",
     "WITHOUT_MODEL",
     "AdapterSpec",
+    "ApiPrice",
     "Budget",
     "Cell",
     "Claim",
@@ -65,6 +67,7 @@ __all__ = [
     "RandomWeights",
     "Reference",
     "Rule",
+    "Serving",
     "Slug",
     "Source",
     "Spec",

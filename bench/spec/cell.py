@@ -13,14 +13,17 @@ from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget
 from bench.spec.dataset import DatasetSpec
 from bench.spec.method import MethodSpec
 from bench.spec.model import ModelSpec
+from bench.spec.serving import Serving
 from bench.spec.target import TargetSpec
 
 
 class Cell(Spec):
     """One point of the matrix, fully resolved: no default is left implicit."""
 
+    # Serving measures what was trained and doesn't change it: added later, it repeats no training.
+    # The serve phase's record keeps the settings that it ran with.
     notes: ClassVar[frozenset[str]] = frozenset(
-        {"suite", "suite_version", "converged", "comparison", "constraints"}
+        {"suite", "suite_version", "converged", "comparison", "constraints", "serve"}
     )
 
     schema_version: Literal[1] = 1
@@ -36,6 +39,7 @@ class Cell(Spec):
     converged: ConvergenceTarget | None = None
     comparison: Comparison = Comparison()
     constraints: Constraints = Constraints()
+    serve: Serving | None = None
 
     def identity(self) -> dict[str, Any]:
         """What decides a run.  Of an endpoint's cell only what the endpoint is asked: another

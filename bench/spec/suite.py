@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from bench.spec.base import Positive, Slug, Spec
 from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget, Strategy
 from bench.spec.cell import Cell
+from bench.spec.serving import Serving
 
 
 class Reference(BaseModel):
@@ -34,6 +35,7 @@ class Rule(Spec):
     method: dict[str, Any] = Field({}, description="Replaces fields of the methods it applies to.")
     micro_batches: tuple[Positive, ...] = Field((), description="Replaces the suite's.")
     strategy: Strategy | None = None
+    serve: bool = Field(True, description="false: not served, whatever the suite says.")
     exclude: bool = False
     reason: str = ""
 
@@ -67,6 +69,7 @@ class SuiteFile(BaseModel):
     converged: ConvergenceTarget | None = None
     comparison: Comparison = Comparison()
     constraints: Constraints = Constraints()
+    serve: Serving | None = Field(None, description="Measure serving too; null: no serve phase.")
     rules: tuple[Rule, ...] = ()
 
 

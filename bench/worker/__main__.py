@@ -74,6 +74,10 @@ def _phase(name: str, cell: Cell) -> Callable[..., Any]:
         from bench.worker.train import train
 
         return train
+    if name == "serve":
+        from bench.worker.serve import serve
+
+        return serve
     from bench.worker.generate import generate
 
     return generate
