@@ -106,7 +106,7 @@ def test_a_year_of_it_costs_tokens(panels: list[Panel]) -> None:
     """$0.18 for 10,000 tokens: $18 a million."""
     found = advise(panels, Constraints(monthly_tokens=1e6))
     assert found.take and found.take.entry.is_api  # serving the others wasn't measured
-    assert found.take.serving_usd(1e6) == pytest.approx(18.0)
+    assert found.take.serving_usd(Constraints(monthly_tokens=1e6)) == pytest.approx(18.0)
 
 
 def test_without_a_price_its_cost_is_unknown_and_it_is_never_the_cheapest(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import settings
 
-from bench.record import EvaluationEvent, Prediction, StepEvent
+from bench.record import Prediction, StepEvent
 from bench.spec import DatasetSpec
 
 quickly = settings()  # the profile of tests/conftest.py
@@ -49,16 +49,3 @@ def prediction(text: str, reference: dict[str, Any], **more: Any) -> Prediction:
 def step(number: int, seconds: float, tokens: int = 2048, **more: Any) -> StepEvent:
     values = {"padded_tokens": tokens, "supervised_tokens": tokens // 2, "sequences": 4, **more}
     return StepEvent(t=0.0, step=number, loss=1.0, seconds=seconds, tokens=tokens, **values)
-
-
-def evaluation(number: int, loss: float | None) -> EvaluationEvent:
-    """An evaluation at step `number`, after 10 training seconds and 1000 tokens a step."""
-    return EvaluationEvent(
-        t=0.0,
-        step=number,
-        loss=loss,
-        seconds=99.0,
-        train_s=10.0 * number,
-        tokens=1000 * number,
-        rows=8,
-    )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.score import hygiene, labels, overlap, text
 from bench.score.components import components
-from bench.score.convergence import TargetLoss, time_to_target
+from bench.score.convergence import Goal, Point, time_to_target
 from bench.score.cost import job_cost, rental
 from bench.score.resample import Sums, mean_of
 from bench.score.significance import Question, by_cluster, compare
@@ -21,7 +21,7 @@ from bench.score.throughput import throughput
 from bench.score.verdicts import holm, judge
 from bench.spec import Price
 
-from .made import LABELS, evaluation, quickly, step
+from .made import LABELS, quickly, step
 from .test_hygiene import DATA, row, splits
 from .test_significance import random_pair, side
 from .test_spread import gain
@@ -36,6 +36,11 @@ GUESSES = st.lists(
 )
 # Tests that take some 50 ms each
 seldom = settings(quickly, max_examples=max(5, settings().max_examples // 5))
+
+
+def evaluated(number: int, loss: float) -> Point:
+    """An evaluation at step `number`, after 10 training seconds and 1000 tokens a step."""
+    return Point(train_s=10.0 * number, step=number, tokens=1000 * number, value=loss)
 
 
 # ---------------------------------------------------------------- text
@@ -309,12 +314,14 @@ def test_a_ratio_turned_round_is_its_inverse(one: list[float], two: list[float])
 def test_a_harder_target_is_never_met_earlier(
     losses: list[float], loss: float, easier: float
 ) -> None:
-    events = [evaluation(i, value) for i, value in enumerate(losses)]
-    hard = time_to_target(events, TargetLoss(loss=loss)).reached
-    easy = time_to_target(events, TargetLoss(loss=loss + easier)).reached
-    assert hard is None or (easy is not None and easy.train_s <= hard.train_s)
-    longer = time_to_target([*events, evaluation(99, 0.01)], TargetLoss(loss=loss)).reached
-    assert longer is not None and (hard is None or longer == hard)
+    points = [evaluated(i, value) for i, value in enumerate(losses)]
+    hard = time_to_target(points, Goal(value=loss))
+    easy = time_to_target(points, Goal(value=loss + easier)).reached
+    assert hard.reached is None or (easy is not None and easy.train_s <= hard.reached.train_s)
+    longer = time_to_target([*points, evaluated(99, 0.01)], Goal(value=loss)).reached
+    assert longer is not None and (hard.reached is None or longer == hard.reached)
+    if hard.reached and hard.missed and hard.interpolated:
+        assert hard.missed.train_s <= hard.interpolated.train_s <= hard.reached.train_s
 
 
 @quickly
