@@ -118,7 +118,8 @@ def plan(
     if as_json:
         console.print_json(json.dumps(plan_table.as_json(planned)))
         return
-    console.print(plan_table.table(planned))
+    # Narrower than its columns it can't be read at all; a pipe has 80 characters
+    Console(width=max(console.width, plan_table.WIDTH)).print(plan_table.table(planned))
     for remark in plan_table.remarks(planned):
         console.print(remark, markup=False, soft_wrap=True)
 
