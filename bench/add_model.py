@@ -1,4 +1,4 @@
-"""Write suites/models/<name>.yaml from a hub id or from a config.json on disk.
+"""Write suites/models/<name>.yaml from a hub id, a config.json on disk, or an API's address.
 
 Offline with `config_file`; else only the repository's small files are asked for, never weights.
 Parameters are counted in a process of their own (`bench.worker.count`), because torch stays out of
@@ -6,6 +6,7 @@ every command.
 
     bench add-model Qwen/Qwen3-8B
     bench add-model my-org/my-model --config path/to/config.json
+    bench add-model gpt-4o-mini --endpoint https://api.openai.com/v1
 """
 
 from __future__ import annotations
@@ -34,6 +35,16 @@ HEADER = "# yaml-language-server: $schema=../schema/model.json\n"
 NOT_ARCHITECTURE = frozenset(
     {"_name_or_path", "auto_map", "dtype", "torch_dtype", "transformers_version", "use_cache"}
 )
+
+# A price is looked up, never guessed
+PRICE = """\
+  # price: # without it the cost of this model's cells stays unknown
+  #   usd_per_million_input:
+  #   usd_per_million_output:
+  #   provider:
+  #   date: # when you looked
+  #   source: # where
+"""
 
 Count = Callable[[Mapping[str, Any]], dict[str, int | None]]
 
@@ -66,6 +77,24 @@ def add_model(
     model = model_from_config(found, hub_id=hub_id, name=name)
     write_model(model, file)
     return f"  - {name}   # under `models:` in a suite"
+
+
+def add_endpoint(
+    model: str, base_url: str, *, key_env: str | None, name: str | None, folder: Path = FOLDER
+) -> str:
+    """Write the file of a model behind an OpenAI-compatible API; asks nothing of it.
+
+    Returns the line to add to a suite.  Raises UserError, one line.
+    """
+    name = name or slug(model)
+    endpoint = {"provider": "openai", "base_url": base_url, "model": model, "key_env": key_env}
+    data = {"name": name, "endpoint": endpoint}
+    try:
+        ModelSpec.model_validate(data)
+    except ValidationError as error:
+        raise UserError(f"model {name}: {explain_first(ModelSpec, error)}") from None
+    _write(data, PRICE, folder / f"{name}.yaml")
+    return f"  - {name}   # under `models:` in a suite, with `methods: [base]`"
 
 
 def slug(hub_id: str) -> str:
@@ -105,8 +134,11 @@ def model_from_config(
 
 def write_model(model: ModelSpec, file: Path) -> None:
     """Write a model's YAML file.  Raises UserError if it exists."""
-    data = model.model_dump(mode="json", exclude_none=True)
-    text = HEADER + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=98)
+    _write(model.model_dump(mode="json", exclude_none=True), "", file)
+
+
+def _write(data: Mapping[str, Any], more: str, file: Path) -> None:
+    text = HEADER + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=98) + more
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as out:

@@ -41,7 +41,8 @@ def quantized_folder(model: ModelSpec, quantization: QuantizationSpec, dtype: st
 
 def ready(model: ModelSpec) -> bool:
     """Whether nothing has to be made before the model can be loaded."""
-    return model.weights.kind not in ("package", "tiny", "random") or model_folder(model).exists()
+    made_here = model.weights is not None and model.weights.kind in ("package", "tiny", "random")
+    return not made_here or model_folder(model).exists()
 
 
 def trained(attempt: Path) -> Path:

@@ -15,6 +15,11 @@ from rich.table import Table
 from bench.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pandas import DataFrame
+
+    from bench.score.hygiene import Hygiene
     from bench.spec import Cell, Suite
 
 app = typer.Typer(
@@ -89,10 +94,11 @@ def check(
         "left_out": len(found.excluded),
     }
     if as_json:
-        console.print_json(json.dumps(counts))
-    else:
-        numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if key != "suite")
-        console.print(f"{found.path}: ok: {numbers.replace('left_out', 'left out')}", markup=False)
+        hygiene = {h.dataset: h.model_dump() for h in _inspected(found, results)} if data else {}
+        console.print_json(json.dumps(counts | ({"data": hygiene} if data else {})))
+        return
+    numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if key != "suite")
+    console.print(f"{found.path}: ok: {numbers.replace('left_out', 'left out')}", markup=False)
     if data:
         _check_data(found, results)
 
@@ -112,7 +118,8 @@ def plan(
     if as_json:
         console.print_json(json.dumps(plan_table.as_json(planned)))
         return
-    console.print(plan_table.table(planned))
+    # Narrower than its columns it can't be read at all; a pipe has 80 characters
+    Console(width=max(console.width, plan_table.WIDTH)).print(plan_table.table(planned))
     for remark in plan_table.remarks(planned):
         console.print(remark, markup=False, soft_wrap=True)
 
@@ -198,6 +205,7 @@ def run(
     """Run the cells that aren't finished, then draw the report."""
     from bench import environment
     from bench import suite as suites
+    from bench.run.runner import check_keys
 
     found = suites.load(suites.find(suite))
     cells = suites.select(found.cells, only)
@@ -208,6 +216,7 @@ def run(
         raise typer.Exit(CANNOT_RUN_HERE)
     if len(runnable) < len(cells):
         console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
+    check_keys(runnable, results, fresh)
     _plan_missing(Path(found.path), only, runnable, results)
     failed = _run_cells(runnable, results, fresh, run_anyway)
     from bench.report.build import CLAIMS, build
@@ -271,10 +280,7 @@ def compare(
         lists = {"obstacles": found.obstacles, "only_a": found.only_a, "only_b": found.only_b}
         console.print_json(json.dumps({"changes": made.to_dict("records")} | lists))
         return
-    table = Table(*made.columns)
-    for line in made.itertuples(index=False):
-        table.add_row(*map(str, line))
-    console.print(table)
+    _print_frame(made)
     for name, only in (("A", found.only_a), ("B", found.only_b)):
         if only:
             console.print(f"only in {name}: {', '.join(only)}", markup=False)
@@ -283,17 +289,67 @@ def compare(
 
 
 @app.command()
+def rerun(
+    cell: Annotated[str, typer.Argument(help="A cell's id, or enough of it.")],
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Say whether it agrees with the attempt before.")
+    ] = False,
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Run one cell again, as a new attempt; the report then speaks of the new one."""
+    from bench import environment
+    from bench import show as shows
+    from bench.report import repeat
+    from bench.run.runner import check_keys
+    from bench.store import CellResult
+
+    found = shows.find(results, cell)
+    here = environment.gpus()
+    if not environment.can_run(found.cell.target, here):
+        wanted = f"{found.cell.target.devices * found.cell.target.nodes} × {found.cell.target.gpu}"
+        errors.print(f"{found.cell.id} is for {wanted}; here: {environment.describe(here)}")
+        raise typer.Exit(CANNOT_RUN_HERE)
+    check_keys([found.cell], results, fresh=True)
+    before = found.latest
+    out = errors if as_json else console
+    failed = _run_cells([found.cell], results, fresh=True, anyway=True, out=out)
+    after = CellResult(found.cell, found.path).latest
+    if compare and before and after and after.path != before.path:
+        told = repeat.repeat(found, before, after)
+        if as_json:
+            print(json.dumps(told.as_json()))
+        else:
+            _print_frame(repeat.table(told))
+            for line in [*repeat.notes(told), told.words]:
+                console.print(line, markup=False, soft_wrap=True)
+    elif compare:
+        errors.print("there was no earlier attempt to compare with")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def export(
     suite: SuiteName,
     parquet: Annotated[Path | None, typer.Option(help="A file to write.")] = None,
     csv: Annotated[Path | None, typer.Option(help="A file to write.")] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="A .parquet or .csv file: one row a test row instead.")
+    ] = None,
     results: Results = Path("results"),
 ) -> None:
     """Write one row a cell for your own dashboards: all scores, times, costs, peaks, plans."""
     from bench.report import export as exports
 
+    if parquet is None and csv is None and scores is None:
+        raise UserError("say where to: --parquet FILE, --csv FILE or --scores FILE")
+    if scores is not None:
+        rows = exports.scores(results, Path(suite).stem)
+        (exports.parquet if scores.suffix == ".parquet" else exports.csv)(rows, scores)
+        console.print(f"{scores}: {len(rows)} test rows", markup=False, soft_wrap=True)
     if parquet is None and csv is None:
-        raise UserError("say where to: --parquet FILE or --csv FILE")
+        return
     made = exports.table(results, Path(suite).stem)
     for file, write in ((parquet, exports.parquet), (csv, exports.csv)):
         if file is not None:
@@ -336,19 +392,37 @@ def quantize(
 
 @app.command("add-model")
 def add_model(
-    hub_id: Annotated[str, typer.Argument(help="E.g. Qwen/Qwen3-8B.")],
+    model: Annotated[str, typer.Argument(help="E.g. Qwen/Qwen3-8B; of an API, its own name.")],
     config: Annotated[Path | None, typer.Option(help="A config.json, to work offline.")] = None,
     name: Annotated[str | None, typer.Option(help="The model's name in suites.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Address of an OpenAI-compatible API, up to and with /v1.")
+    ] = None,
+    key_env: Annotated[
+        str, typer.Option(help="Environment variable with its key; '' where it takes none.")
+    ] = "OPENAI_API_KEY",
 ) -> None:
     """Write suites/models/NAME.yaml from a model's config, and say how to use it."""
     from bench import add_model as adding
 
-    line = adding.add_model(hub_id, name=name, config_file=config)
+    if endpoint is None:
+        line = adding.add_model(model, name=name, config_file=config)
+    elif config is None:
+        line = adding.add_endpoint(model, endpoint, key_env=key_env or None, name=name)
+    else:
+        raise UserError("--config describes weights, --endpoint an API: give one of them")
     console.print("written; add this line to a suite:", markup=False)
     console.print(line, markup=False)
 
 
 # ---------------------------------------------------------------- helpers
+
+
+def _print_frame(made: DataFrame) -> None:
+    table = Table(*made.columns)
+    for line in made.itertuples(index=False):
+        table.add_row(*map(str, line))
+    console.print(table)
 
 
 def _flags(name: str, value: Any) -> list[str]:
@@ -373,15 +447,22 @@ def _fit(*arguments: str) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def _check_data(found: Suite, results: Path) -> None:
-    """Warnings go to stderr, so that `--json` stays JSON."""
+def _inspected(found: Suite, results: Path) -> Iterator[Hygiene]:
     from bench.run.inspection import inspect
 
-    for hygiene in inspect(found.cells, results):
-        sizes = ", ".join(f"{split.rows} {name}" for name, split in hygiene.splits.items())
-        errors.print(f"{hygiene.dataset}: {sizes} rows", markup=False, soft_wrap=True)
+    return inspect(found.cells, results)
+
+
+def _check_data(found: Suite, results: Path) -> None:
+    """What was found about each dataset's rows; warnings go to stderr."""
+    from bench.report import datasets
+
+    for hygiene in _inspected(found, results):
+        for line in datasets.lines(hygiene):
+            console.print(line, markup=False, soft_wrap=True)
         for warning in hygiene.warnings:
-            errors.print(f"  warning: {warning}", markup=False, soft_wrap=True, style="yellow")
+            text = f"{hygiene.dataset}: warning: {warning}"
+            errors.print(text, markup=False, soft_wrap=True, style="yellow")
 
 
 def _plan_missing(path: Path, only: str | None, cells: list[Cell], results: Path) -> None:
@@ -393,22 +474,28 @@ def _plan_missing(path: Path, only: str | None, cells: list[Cell], results: Path
         planning.plan_cells(path, only, wanted, results)
 
 
-def _run_cells(cells: list[Cell], results: Path, fresh: bool, anyway: bool) -> bool:
+def _run_cells(
+    cells: list[Cell], results: Path, fresh: bool, anyway: bool, out: Console = console
+) -> bool:
     """Run, tell how it went; returns whether any cell ended in an error."""
     from bench.record import Status
     from bench.run.progress import Progress
     from bench.run.runner import Run, run_suite
 
     try:
-        with Progress(console) as progress:
+        with Progress(out) as progress:
             states = run_suite(cells, Run(results, progress, fresh, anyway))
     except KeyboardInterrupt:
         errors.print("interrupted: what is finished is kept; run the same command to go on")
         raise typer.Exit(INTERRUPTED) from None
     counts = {status: sum(s.status is status for s in states) for status in Status}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    console.print(f"{len(states)} cells: {told}", markup=False)
-    return bool(counts[Status.ERROR])
+    out.print(f"{len(states)} cells: {told}", markup=False)
+    served = [state.serving for state in states if state.serving]
+    if served:
+        told = ", ".join(f"{served.count(s)} {s}" for s in dict.fromkeys(served))
+        out.print(f"{len(served)} of them served: {told}", markup=False)
+    return bool(counts[Status.ERROR]) or Status.ERROR in served
 
 
 def _cannot_run(found: Suite, cells: list[Cell], here: str, results: Path) -> None:
@@ -459,12 +546,15 @@ def _state(cell: Cell, results: Path) -> str:
 
 def _cells_table(found: Suite, cells: list[Cell], results: Path) -> Table:
     table = Table(title=f"{found.name}: {len(cells)} cells", title_justify="left")
-    for column in ("model", "method", "dataset", "target", "seed", "status", "id"):
+    several = len({cell.budget.micro_batch for cell in cells if cell.method.trains}) > 1
+    micro = ["micro-batch"] if several else []
+    for column in ("model", "method", "dataset", "target", "seed", *micro, "status", "id"):
         table.add_column(column, overflow="fold")
     for cell in cells:
         point = _coordinates(cell)
         name = point.pop("id")
-        table.add_row(*(str(value) for value in point.values()), _state(cell, results), name[-8:])
+        size = [str(cell.budget.micro_batch)] if several else []
+        table.add_row(*map(str, point.values()), *size, _state(cell, results), name[-8:])
     return table
 
 

@@ -12,8 +12,9 @@ from importlib import metadata
 
 import psutil
 
+from bench.errors import UserError
 from bench.record import Environment
-from bench.spec import TargetSpec
+from bench.spec import ModelSpec, TargetSpec
 
 PACKAGES = (
     "adaptbench",
@@ -25,6 +26,7 @@ PACKAGES = (
     "accelerate",
     "deepspeed",
     "datasets",
+    "openai",
     "tokenizers",
     "numpy",
     "rouge_score",
@@ -65,10 +67,29 @@ def gpus() -> Gpus:
 
 
 def can_run(target: TargetSpec, here: Gpus) -> bool:
-    """Whether this machine is the target: a CPU target always is, a GPU one by name and count."""
-    if target.device == "cpu":
+    """Whether this machine is the target: a CPU target always is, a GPU one by name and count; an
+    API can be asked from anywhere."""
+    if target.device != "cuda":
         return True
     return len(matching(target, here)) == target.devices and target.nodes == 1
+
+
+def api_key(model: ModelSpec) -> str | None:
+    """The key of a model's endpoint, from its variable; None where it takes none.
+
+    Raises UserError where the variable isn't set.
+    """
+    name = model.endpoint.key_env if model.endpoint else None
+    if name is None:
+        return None
+    key = os.environ.get(name, "").strip()
+    if not key:
+        raise UserError(
+            f"model {model.name}: the environment variable {name} isn't set: export it with the "
+            "key (or write `key_env: null` for a server without one, or leave the model out with "
+            "--only)"
+        )
+    return key
 
 
 def matching(target: TargetSpec, here: Gpus) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any, Literal
 
 from pydantic import Field
@@ -41,14 +42,14 @@ class Growth(Record):
     """Reserved bytes that batches of different lengths add to those of the longest alone."""
 
     by_order: list[int] = Field([], description="Of several orders of the batches, sorted.")
-    bucketed_bytes: int = Field(0, description="Batches sorted by length.")
-    emptied_bytes: int = Field(0, description="torch.cuda.empty_cache every 10 batches.")
-    expandable_bytes: int = Field(0, description="PYTORCH_ALLOC_CONF=expandable_segments:True.")
+    bucketed_bytes: int | None = Field(None, description="Batches sorted by length.")
+    emptied_bytes: int | None = Field(None, description="Cache emptied every 10 batches.")
+    expandable_bytes: int | None = Field(None, description="expandable_segments:True.")
     notes: list[str] = Field([])
 
     @property
     def median_bytes(self) -> int:
-        return self.by_order[len(self.by_order) // 2] if self.by_order else 0
+        return int(statistics.median(self.by_order)) if self.by_order else 0
 
     @property
     def high_bytes(self) -> int:

@@ -11,6 +11,7 @@ from rich.table import Table
 from bench.plan import GIB, Plan
 from bench.spec import Cell
 
+WIDTH = 180  # characters that the table needs
 Planned = tuple[Cell, Plan]
 COLUMNS = (
     "model", "method", "dataset", "tokens", "target", "strategy", "micro", "reserved",
@@ -34,6 +35,7 @@ def table(planned: Sequence[Planned]) -> Table:
 
 def remarks(planned: Sequence[Planned]) -> Iterator[str]:
     """Below the table: what breaks and by how much, what would fit, and what is uncertain."""
+    yield from _assumed(planned)
     for shown in _rows(planned):
         cell, plan = shown.cell, shown.plan
         name = f"{cell.model.name} {cell.method.name} {cell.dataset.name} {cell.target.name}"
@@ -47,6 +49,19 @@ def remarks(planned: Sequence[Planned]) -> Iterator[str]:
             yield f"{name}: would fit: {change['change']} ({_change(change)})"
         for note in plan.notes:
             yield f"{name}: {note}"
+
+
+def _assumed(planned: Sequence[Planned]) -> Iterator[str]:
+    """Where the lengths of a dataset are from, unless they were counted on its rows."""
+    sources = {(c.dataset.name, p.data.source) for c, p in planned if p.data is not None}
+    for name, source in sorted(sources):
+        if source == "stated":
+            yield f"{name}: tokens as its file states them: `lengths`"
+        elif source == "assumed":
+            yield (
+                f"{name}: every example is taken to be max_length long: neither its rows with the "
+                "tokenizer are here nor does its file state `lengths`"
+            )
 
 
 def as_json(planned: Sequence[Planned]) -> list[dict[str, Any]]:
@@ -123,7 +138,7 @@ def _dollars(plan: Plan, seeds: int) -> str:
 
 def _tokens(plan: Plan) -> str:
     data = plan.data
-    return "" if data is None else f"{data.mean:.0f}/{data.longest} {data.source}"
+    return "" if data is None else f"{data.mean:.0f} / {data.longest}"
 
 
 def _reserved(plan: Plan) -> str:

@@ -57,6 +57,40 @@ class Memory(Record):
     host_baseline_bytes: int | None = None  # the same after imports, before the model
 
 
+class GpuReading(Record):
+    """What the driver said of one GPU since the sample before."""
+
+    energy_j: float | None = Field(None, description="Since the phase began.")
+    power_w: float | None = Field(None, description="Mean of the readings.")
+    utilization: float | None = Field(None, description="Share of time with a kernel running.")
+    temperature_c: float | None = Field(None, description="Highest reading.")
+    readings: int = 0
+    slowed: dict[str, int] = Field({}, description="What held clocks back, in how many readings.")
+
+
+class GpuSample(Record):
+    """A line of gpu.jsonl: the phase's GPUs up to one moment."""
+
+    phase: str
+    since: float = Field(description="Unix seconds at which the phase's process was started.")
+    t: float
+    devices: list[GpuReading]
+
+
+class GpuUse(Record):
+    """One GPU over a whole phase."""
+
+    seconds: float
+    energy_j: float | None = None
+    energy_source: Literal["counter", "power"] | None = Field(
+        None, description="The driver's counter, or the integral of power readings."
+    )
+    power_w: float | None = None
+    utilization: float | None = None
+    temperature_c: float | None = Field(None, description="Highest reading.")
+    slowed: dict[str, float] = Field({}, description="What held clocks back: share of readings.")
+
+
 class Environment(Record):
     """The machine and software that really ran."""
 
@@ -142,6 +176,9 @@ class Audit(Record):
     trainable_tensors: int | None = None
     frozen_moved: int | None = Field(None, description="Frozen tensors that changed: must be 0.")
     batches: dict[str, int] = Field({}, description="Rows and paddings seen in the first step.")
+    nondeterministic_ops: list[str] | None = Field(
+        None, description="Of the first step, as torch names them; null: it wasn't watched."
+    )
     load: LoadFacts | None = None
     load_by_rank: list[LoadFacts] = Field([], description="Of each rank, where there were several.")
     settings: dict[str, Any] = Field({}, description="What was in effect, read back.")
@@ -159,7 +196,7 @@ class PhaseRecord(Record):
     """What every phase leaves: how it ended, when, and what it held."""
 
     schema_version: Literal[1] = 1
-    phase: Literal["train", "generate"]
+    phase: Literal["train", "generate", "serve"]
     status: Status
     reason: str | None = Field(None, description="One line; always set unless ok.")
     stage: str | None = Field(None, description="Stage in which it ended, unless ok.")
@@ -175,6 +212,7 @@ class PhaseRecord(Record):
         [], description="Peaks by stage of each rank, where there were several."
     )
     threads: int | None = None
+    gpus: list[GpuUse] = Field([], description="Energy and use of each; empty: no sensors.")
     environment: Environment | None = None
 
 
@@ -222,6 +260,63 @@ class GenerateRecord(PhaseRecord):
     weights_sha256: str | None = None
 
 
+class ServedVariant(Record):
+    """One way of serving a cell's weights, and proof that they were these weights."""
+
+    name: str = Field(description="plain: as evaluated; merged: the adapter inside the base.")
+    status: Status
+    reason: str | None = Field(None, description="One line; always set unless ok.")
+    engine: str = Field("", description="transformers or vllm.")
+    engine_version: str | None = None
+    options: dict[str, Any] = Field({}, description="What the server was told.")
+    stored_bytes: int | None = Field(None, description="Files that deploying it needs.")
+    held_bytes: int | None = Field(None, description="Weights as the server holds them.")
+    dtypes: dict[str, int] = Field({}, description="The same by dtype.")
+    quantized_params: int | None = None
+    adapted_modules: int | None = None
+    weights_sha256: str | None = Field(None, description="Of the trained weights in use.")
+    start_s: float | None = Field(None, description="Process start to a healthy answer.")
+    host_bytes: int | None = Field(None, description="The server's peak resident set.")
+    device_bytes: int | None = Field(None, description="What the driver reported for the server.")
+    compared_rows: int = Field(0, description="Rows that the generate phase answered too.")
+    same_answers: float | None = Field(None, description="Share that was answered alike.")
+    same_openings: float | None = Field(None, description="Share that began alike.")
+
+
+class ServeRecord(PhaseRecord):
+    """Its samples are `request` and `load` events; percentiles are computed from them."""
+
+    phase: Literal["serve"] = "serve"
+    settings: dict[str, Any] = Field({}, description="The suite's `serve`, less what is priced.")
+    variants: list[ServedVariant] = Field([])
+
+
+class RequestEvent(Record):
+    """One request to the server, in events.jsonl.  Seconds since it was sent."""
+
+    event: Literal["request"] = "request"
+    t: float = Field(description="Unix seconds at its end.")
+    variant: str
+    concurrency: int
+    counted: bool = Field(True, description="False: warm-up.")
+    row: str
+    first_token_s: float | None = Field(None, description="First text of the answer.")
+    total_s: float
+    prompt_tokens: int | None = None
+    new_tokens: int | None = None
+    error: str | None = None
+
+
+class LoadEvent(Record):
+    """A concurrency was held: all its requests from the first's start to the last's end."""
+
+    event: Literal["load"] = "load"
+    t: float
+    variant: str
+    concurrency: int
+    seconds: float
+
+
 class StepEvent(Record):
     """One optimizer update, in events.jsonl."""
 
@@ -254,6 +349,20 @@ class EvaluationEvent(Record):
     rows: int
 
 
+class ScoredEvent(Record):
+    """Validation rows that were answered in training, off its clock, in events.jsonl; the answers
+    are in validation.jsonl.  `train_s` and `tokens` are those spent before it."""
+
+    event: Literal["scored"] = "scored"
+    t: float
+    step: int
+    seconds: float = Field(description="Synchronised; not in train_s.")
+    train_s: float
+    tokens: int
+    rows: int
+    new_tokens: int
+
+
 class Prediction(Record):
     """One test row, in predictions.jsonl.  New metrics need no new run."""
 
@@ -261,6 +370,24 @@ class Prediction(Record):
     group: str | None = None
     prediction: str
     reference: dict[str, Any] = Field(description="Answer field: true value.")
-    finish_reason: Literal["stop", "length"]
-    prompt_tokens: int
-    new_tokens: int
+    finish_reason: Literal["stop", "length", "content_filter", "context_length"]
+    prompt_tokens: int | None
+    new_tokens: int | None
+
+
+class ValidationAnswer(Prediction):
+    """One validation row as answered after so many steps of training, in validation.jsonl."""
+
+    step: int
+
+
+class ApiPrediction(Prediction):
+    """One test row that an endpoint answered; null tokens: it reported no usage.
+
+    `content_filter` and `context_length`: refused, and an empty answer unless it said something.
+    """
+
+    response: dict[str, Any] = Field(description="Its body, as received; an error's too.")
+    request_id: str | None = None
+    retries: int = 0
+    latency_s: float = Field(description="Of the try that was answered.")

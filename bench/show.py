@@ -34,7 +34,7 @@ def as_json(found: store.CellResult) -> dict[str, Any]:
         {
             "path": str(attempt.path),
             "audit": attempt.audit.model_dump(mode="json") if attempt.audit else None,
-            **{record.phase: record.model_dump(mode="json") for record in attempt.phases},
+            **{record.phase: record.model_dump(mode="json") for record in attempt.every_phase},
         }
         for attempt in found.attempts
     ]
@@ -47,7 +47,7 @@ def render(found: store.CellResult, console: Console) -> None:
     for attempt in found.attempts:
         console.print(f"{attempt.path}", markup=False, soft_wrap=True)
         table = Table("phase", "status", "wall s", "peak host GiB", "peak reserved GiB", "stages")
-        for record in attempt.phases:
+        for record in attempt.every_phase:
             table.add_row(*_phase_row(record))
         console.print(table)
         if attempt.steps:

@@ -2,7 +2,8 @@
 
     results/<suite>/<cell-id>/cell.json
     results/<suite>/<cell-id>/attempt-001/{events.jsonl,audit.json,train.json,generate.json,
-                                           predictions.jsonl,log.txt}
+                                           predictions.jsonl,log.txt; validation.jsonl,
+                                           gpu.jsonl where asked for or there are some}
     results/<suite>/data/<dataset>.json    what `bench check --data` found about its rows
 
 A finished record is never overwritten; a torn last line of a JSONL file is skipped.
@@ -26,13 +27,20 @@ from pydantic import BaseModel, ValidationError
 
 from bench.errors import UserError
 from bench.record import (
+    ApiPrediction,
     Audit,
     EvaluationEvent,
     GenerateRecord,
+    GpuSample,
+    LoadEvent,
     PhaseRecord,
     Prediction,
+    RequestEvent,
+    ScoredEvent,
+    ServeRecord,
     StepEvent,
     TrainRecord,
+    ValidationAnswer,
 )
 from bench.spec import Cell
 
@@ -154,6 +162,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A file's JSON object, or None where it wasn't written."""
+    return parse_line(path.read_bytes()) if path.exists() else None
+
+
 def read_record(kind: type[R], path: Path) -> R | None:
     """A record, or None where it wasn't written (yet)."""
     if not path.exists():
@@ -218,7 +231,7 @@ class Attempt:
             if event.get("event") == "resume":
                 lost += [e for e in kept if e["step"] > event["from_step"]]
                 kept = [e for e in kept if e["step"] <= event["from_step"]]
-            elif event.get("event") in ("step", "evaluation"):
+            elif event.get("event") in ("step", "evaluation", "scored"):
                 kept.append(event)
         return kept, lost
 
@@ -226,11 +239,56 @@ class Attempt:
     def predictions(self) -> list[Prediction]:
         """In the order of their ids, whatever order they were generated in."""
         rows = read_lines(self.path / "predictions.jsonl")
-        return sorted((Prediction.model_validate(row) for row in rows), key=lambda p: p.id)
+        kinds = (ApiPrediction if "response" in row else Prediction for row in rows)
+        found = (kind.model_validate(row) for kind, row in zip(kinds, rows, strict=True))
+        return sorted(found, key=lambda p: p.id)
+
+    @cached_property
+    def gpu_samples(self) -> list[GpuSample]:
+        return [GpuSample.model_validate(row) for row in read_lines(self.path / "gpu.jsonl")]
+
+    @cached_property
+    def scored(self) -> list[tuple[ScoredEvent, list[ValidationAnswer]]]:
+        """Each scoring in training, with its answers in the order of their ids."""
+        kept = (e for e in self._kept[0] if e["event"] == "scored")
+        events = [ScoredEvent.model_validate(event) for event in kept]
+        if not events:
+            return []
+        answers: dict[int, dict[str, ValidationAnswer]] = {event.step: {} for event in events}
+        for row in map(ValidationAnswer.model_validate, read_lines(self.path / "validation.jsonl")):
+            answers.setdefault(row.step, {})[row.id] = row
+        return [(e, sorted(answers[e.step].values(), key=lambda a: a.id)) for e in events]
+
+    @cached_property
+    def serve(self) -> ServeRecord | None:
+        return read_record(ServeRecord, self.path / "serve.json")
+
+    @cached_property
+    def served(self) -> list[dict[str, Any]]:
+        """The events of the serve phase's last process: an interrupted one is measured anew."""
+        starts = [
+            index
+            for index, event in enumerate(self.events)
+            if event.get("event") == "phase_start" and event.get("phase") == "serve"
+        ]
+        return self.events[starts[-1] :] if starts else []
+
+    @property
+    def requests(self) -> list[RequestEvent]:
+        return [RequestEvent.model_validate(e) for e in self.served if e.get("event") == "request"]
+
+    @property
+    def loads(self) -> list[LoadEvent]:
+        return [LoadEvent.model_validate(e) for e in self.served if e.get("event") == "load"]
 
     @property
     def phases(self) -> list[PhaseRecord]:
+        """What makes and evaluates the cell.  Serving is looked at apart: see `serve`."""
         return [record for record in (self.train, self.generate) if record]
+
+    @property
+    def every_phase(self) -> list[PhaseRecord]:
+        return [*self.phases, *([self.serve] if self.serve else [])]
 
 
 def checkpoint(attempt: Path, folder: Path) -> tuple[int, Path] | None:

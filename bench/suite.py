@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from bench.document import Document, Location, explain_first, read_yaml, shown, validate
 from bench.errors import UserError, nearest
 from bench.spec import (
+    API,
     Budget,
     Cell,
     DatasetSpec,
@@ -37,6 +38,8 @@ from bench.spec import (
 METHOD_KINDS = Path(__file__).parent / "worker" / "methods"
 STRATEGIES = Path(__file__).parent / "worker" / "strategies"
 
+COORDINATES = ("model", "method", "dataset", "target", "seed", "micro_batch", "id")  # of --only
+
 S = TypeVar("S", bound=Spec)
 
 
@@ -52,31 +55,16 @@ def load(path: Path) -> Suite:
     methods = _resolve(MethodSpec, written.methods, folder / "methods", document, "methods")
     datasets = _resolve(DatasetSpec, written.datasets, folder / "datasets", document, "datasets")
     targets = _resolve(TargetSpec, written.targets, folder / "targets", document, "targets")
+    if not targets and any(model.endpoint is None for model in models):
+        raise UserError(f"{shown(path)}: targets is missing: which machines is this suite for?")
     _check_kinds(methods, document)
     _check_strategies(written, document)
     _check_files(datasets, folder.parent, document)
     _check_comparison(written, document, methods, datasets)
-    _check_rules(written, document, (models, methods, datasets, targets))
-    matrix = itertools.product(
-        enumerate(targets), enumerate(models), enumerate(datasets), enumerate(methods)
-    )
-    cells: list[Cell] = []
-    excluded: list[tuple[str, str]] = []
-    for (_, target), (_, model), (_, dataset), (index, method) in matrix:
-        rules = [r for r in written.rules if _applies(r.when, model, method, dataset, target)]
-        barred = next((rule for rule in rules if rule.exclude), None)
-        if barred:
-            name = " × ".join(s.name for s in (model, method, dataset, target))
-            excluded.append((name, barred.reason))
-            continue
-        point = _Point(written, rules, model, method, dataset, target)
-        try:
-            cells.extend(point.cells())
-        except ValidationError as error:
-            where = document.where(("methods", index))
-            raise UserError(
-                f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
-            ) from None
+    places = [*targets, API] if any(model.endpoint for model in models) else targets
+    _check_rules(written, document, (models, methods, datasets, places))
+    cells, excluded = _crossed(written, document, (targets, models, datasets, methods))
+    _check_converged(written, document, cells)
     return Suite(
         name=written.name,
         version=written.version,
@@ -104,9 +92,8 @@ def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:
     chosen = list(cells)
     for condition in filter(None, (only or "").split(",")):
         key, _, value = (part.strip() for part in condition.partition("="))
-        if key not in ("model", "method", "dataset", "target", "seed", "id"):
-            keys = ("model", "method", "dataset", "target", "seed", "id")
-            raise UserError(f"--only {condition}: unknown key {key!r}. {nearest(key, keys)}")
+        if key not in COORDINATES:
+            raise UserError(f"--only {condition}: unknown key {key!r}. {nearest(key, COORDINATES)}")
         wanted = set(value.split("|"))
         known = {_coordinate(cell, key) for cell in cells}
         for name in sorted(wanted - known):
@@ -118,12 +105,75 @@ def select(cells: Sequence[Cell], only: str | None) -> list[Cell]:
 
 
 def _coordinate(cell: Cell, key: str) -> str:
+    if key == "micro_batch":
+        return str(cell.budget.micro_batch)
     if key in ("seed", "id"):
         return str(getattr(cell, key))
     return str(getattr(cell, key).name)
 
 
 # ---------------------------------------------------------------- the matrix
+
+Lists = tuple[list[TargetSpec], list[ModelSpec], list[DatasetSpec], list[MethodSpec]]
+Combination = tuple[TargetSpec, ModelSpec, DatasetSpec, tuple[int, MethodSpec]]
+
+
+def _crossed(
+    written: SuiteFile, document: Document, lists: Lists
+) -> tuple[list[Cell], list[tuple[str, str]]]:
+    """The cells, and what is left out with its reason."""
+    cells: list[Cell] = []
+    excluded: list[tuple[str, str]] = []
+    asked: dict[str, str] = {}  # what is asked of an API: by which method
+    for target, model, dataset, (index, method) in _matrix(*lists):
+        name = " × ".join(s.name for s in (model, method, dataset, target))
+        rules = [r for r in written.rules if _applies(r.when, model, method, dataset, target)]
+        barred = next((rule.reason for rule in rules if rule.exclude), None)
+        if barred is None and model.endpoint is not None:
+            barred = _unaskable(method, lists[1])
+        if barred is not None:
+            excluded.append((name, barred))
+            continue
+        point = _Point(written, rules, model, method, dataset, target)
+        try:
+            made = list(point.cells())
+        except ValidationError as error:
+            where = document.where(("methods", index))
+            raise UserError(
+                f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
+            ) from None
+        if model.endpoint is not None:
+            identity = made[0].identity()
+            question = str(identity | {"method": identity["method"] | {"name": ""}})
+            if asked.setdefault(question, method.name) != method.name:
+                excluded.append((name, f"asks an API what {asked[question]} asks already"))
+                continue
+        cells += made
+    return cells, excluded
+
+
+def _matrix(
+    targets: Sequence[TargetSpec],
+    models: Sequence[ModelSpec],
+    datasets: Sequence[DatasetSpec],
+    methods: Sequence[MethodSpec],
+) -> Iterator[Combination]:
+    """Models with weights on every target; those behind an endpoint once, on no machine."""
+    held = [model for model in models if model.endpoint is None]
+    asked = [model for model in models if model.endpoint is not None]
+    yield from itertools.product(targets, held, datasets, enumerate(methods))
+    yield from itertools.product([API], asked, datasets, enumerate(methods))
+
+
+def _unaskable(method: MethodSpec, models: Sequence[ModelSpec]) -> str | None:
+    """Why a method can't be had from an API; None where it can."""
+    if method.trains:
+        return "an API's weights can't be trained here: it is only asked (methods of kind base)"
+    if method.quantization is not None:
+        return "an API's weights can't be quantised here: it is only asked (methods of kind base)"
+    if not method.needs_model and any(model.endpoint is None for model in models):
+        return "needs no model: it stands with those that have weights"
+    return None
 
 
 @dataclass(frozen=True)
@@ -142,13 +192,22 @@ class _Point:
         method = self.method.model_dump(mode="json")
         seeds = self.written.seeds
         strategy = self.written.strategy
+        sizes = self.written.micro_batches
+        local = self.method.needs_model and not self.model.endpoint
+        serve = self.written.serve if local else None
         for rule in self.rules:
             budget = _budget(budget, rule)
+            sizes = rule.micro_batches or (() if "micro_batch" in rule.budget else sizes)
             method = _merge(method, rule.method)
             seeds = rule.seeds or seeds
             strategy = rule.strategy or strategy
-        # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
-        for seed in seeds if self.method.trains else seeds[:1]:
+            serve = serve if rule.serve else None
+        if not self.method.trains:
+            # Greedy answers of untouched weights don't depend on a seed: one cell says it all.
+            sizes, seeds = (), seeds[:1]
+            budget.pop("score_rows", None)
+        budgets = [budget | {"micro_batch": size} for size in dict.fromkeys(sizes)] or [budget]
+        for spent, seed in itertools.product(budgets, seeds):
             yield Cell(
                 suite=self.written.name,
                 suite_version=self.written.version,
@@ -156,12 +215,13 @@ class _Point:
                 method=MethodSpec.model_validate(method),
                 dataset=self.dataset,
                 target=self.target,
-                strategy=strategy,
-                budget=Budget.model_validate(budget),
+                strategy=Strategy() if self.model.endpoint else strategy,
+                budget=Budget.model_validate(spent),
                 seed=seed,
                 converged=self.written.converged,
                 comparison=self.written.comparison,
                 constraints=self.written.constraints,
+                serve=serve,
             )
 
 
@@ -312,6 +372,37 @@ def _check_comparison(
             raise UserError(
                 f"{where}: comparison: no dataset has a metric {metric!r}. {nearest(metric, known)}"
             )
+
+
+def _check_converged(written: SuiteFile, document: Document, cells: Sequence[Cell]) -> None:
+    """The method exists; the metric is every dataset's own, and somebody will measure it."""
+    target = written.converged
+    trained = [cell for cell in cells if cell.method.trains]
+    if target is None or not trained:
+        return
+    names = sorted({cell.method.name for cell in trained})
+    if target.relative_to and target.relative_to not in names:
+        where = document.where(("converged", "relative_to"))
+        raise UserError(
+            f"{where}: converged: no trained method {target.relative_to!r} here. "
+            f"{nearest(target.relative_to, names)}"
+        )
+    if target.score is None:
+        return
+    where = document.where(("converged", "score"))
+    for dataset in {cell.dataset.name: cell.dataset for cell in trained}.values():
+        known = [f"{f.name}.{metric}" for f in dataset.answer for metric in f.metrics]
+        metric = target.metric(dataset)
+        if metric not in known or ":" in metric:  # others' metrics: which way is better?
+            raise UserError(
+                f"{where}: converged: dataset {dataset.name} has no built-in metric {metric!r}. "
+                f"{nearest(metric, [name for name in known if ':' not in name])}"
+            )
+    if all(cell.budget.score_rows is None for cell in trained):
+        raise UserError(
+            f"{where}: converged: a score is known only where validation rows are answered during "
+            "training: set `budget: {score_rows: 64}`"
+        )
 
 
 def _check_rules(written: SuiteFile, document: Document, lists: Sequence[Sequence[Spec]]) -> None:

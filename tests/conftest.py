@@ -9,11 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Read when torch is first imported; see bench/run/process.py
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+# Two shared cores: no deadline, and enough examples that a broken rule shows.  For a closer look:
+# HYPOTHESIS_PROFILE=thorough python -m pytest tests/score
+settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("thorough", max_examples=1000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="session")

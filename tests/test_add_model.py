@@ -11,6 +11,7 @@ import pytest
 from bench.add_model import (
     Found,
     _asked,
+    add_endpoint,
     add_model,
     count_parameters,
     from_disk,
@@ -185,3 +186,23 @@ def test_a_bug_stays_a_traceback() -> None:
 
     with pytest.raises(ZeroDivisionError):
         _asked("o/m", question)
+
+
+# ---------------------------------------------------------------- behind an API
+
+
+def test_an_api_s_model_needs_nothing_but_its_address(tmp_path: Path) -> None:
+    url = "http://localhost:8000/v1"
+    line = add_endpoint("org/My-Model", url, key_env=None, name=None, folder=tmp_path)
+    assert line.split()[:2] == ["-", "my-model"]
+    written = load_spec(ModelSpec, tmp_path / "my-model.yaml")
+    assert written.endpoint and written.endpoint.model == "org/My-Model"
+    assert written.endpoint.key_env is None and written.endpoint.base_url == url
+    text = (tmp_path / "my-model.yaml").read_text(encoding="utf-8")
+    assert "# without it the cost of this model's cells stays unknown" in text
+    with pytest.raises(UserError) as raised:
+        add_endpoint("org/My-Model", url, key_env=None, name=None, folder=tmp_path)
+    assert "exists already" in one_line(raised)
+    with pytest.raises(UserError) as raised:
+        add_endpoint("other", "localhost:8000", key_env="K", name=None, folder=tmp_path)
+    assert "expected http://" in one_line(raised)

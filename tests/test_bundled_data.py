@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from bench.score.answers import entity_pairs, format_answer, parse_entities, split_fields
+from bench.score.answers import format_answer, split_fields
+from bench.score.entities import entity_pairs, parse_entities
 from bench.spec import DatasetSpec
 from bench.suite import load_spec
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bench import suite
 from bench.errors import UserError
-from bench.spec import Cell
+from bench.spec import Cell, EndpointSpec, ModelSpec
 
 from .conftest import ROOT
 from .report.made import cell as made_cell
@@ -205,6 +207,25 @@ def test_a_margin_changes_no_cells_identity(project: Path) -> None:
     assert plain.cells[0].comparison.delta("intent.f1") is None
 
 
+def test_serving_changes_no_cells_identity_and_follows_rules(project: Path) -> None:
+    wanted = MINIMAL.replace("  - base\n", "  - base\n  - majority\n")
+    before = {cell.id for cell in load(project, wanted).cells}
+    rules = "rules: [{when: {method: [base]}, serve: false}]\n"
+    cells = load(project, wanted + "serve: {concurrencies: [1, 8]}\n" + rules).cells
+    assert {cell.id for cell in cells} == before
+    served = {cell.method.name: cell.serve for cell in cells}
+    assert served["base"] is None and served["majority"] is None
+    assert served["lora"] and served["lora"].concurrencies == (1, 8)
+    priced = served["lora"].model_copy(update={"utilization": 0.1})
+    assert priced.identity() == served["lora"].identity()  # nothing is measured again for it
+
+
+def test_a_concurrency_that_is_listed_twice_is_an_error(project: Path) -> None:
+    said = error(project, MINIMAL + "serve: {concurrencies: [4, 4]}\n")
+    assert "mini.yaml:13: serve" in said
+    assert "concurrencies lists a value twice" in said
+
+
 def test_a_reference_that_is_no_method_is_an_error(project: Path) -> None:
     message = error(project, MINIMAL + "comparison:\n  reference: lore\n")
     assert message.endswith(
@@ -220,3 +241,150 @@ def test_a_margin_of_an_unknown_metric_is_an_error(project: Path) -> None:
 def test_ids_of_the_first_results_still_hold() -> None:
     """Golden: a field that a spec gained later must not change what finished cells are called."""
     assert made_cell("m", "lora").id == "m_lora_desk_cpu_s0_b125c6fa"
+
+
+# ---------------------------------------------------------------- convergence and micro-batches
+
+
+def test_micro_batches_cross_what_is_trained(project: Path) -> None:
+    plain = load(project, MINIMAL).cells
+    cells = load(project, MINIMAL + "micro_batches: [1, 2, 4]\n").cells
+    sizes = [(cell.method.name, cell.budget.micro_batch) for cell in cells]
+    assert sizes == [("base", 2), ("lora", 1), ("lora", 2), ("lora", 4)]
+    assert {cell.id for cell in plain} <= {cell.id for cell in cells}  # the same question still
+    chosen = suite.select(cells, "micro_batch=1|4")
+    assert [cell.budget.micro_batch for cell in chosen] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("micro_batches: [4]", [4]), ("budget: {micro_batch: 1}", [1]), ("seeds: [0]", [1, 2])],
+)
+def test_a_rule_replaces_micro_batches(project: Path, rule: str, expected: list[int]) -> None:
+    rules = f"micro_batches: [1, 2]\nrules: [{{when: {{method: [lora]}}, {rule}}}]\n"
+    cells = load(project, MINIMAL + rules).cells
+    assert [c.budget.micro_batch for c in cells if c.method.trains] == expected
+
+
+def test_a_micro_batch_that_does_not_divide_is_named(project: Path) -> None:
+    message = error(project, MINIMAL + "micro_batches: [3]\n")
+    assert "micro_batch 3 does not divide global_batch 4" in message
+
+
+@pytest.mark.parametrize(
+    ("target", "budget", "message"),
+    [
+        ("{score: intent.f2, at_least: 0.5}", "", "no built-in metric 'intent.f2'"),
+        ("{score: first, at_least: 0.5}", "", "set `budget: {score_rows: 64}`"),
+        ("{relative_to: fulll}", "", "no trained method 'fulll'"),
+        ("{score: first, relative_to: base}", "", "no trained method 'base'"),
+        ("{score: first}", "", "a score needs `at_least` or `relative_to`"),
+        ("{score: intent.f1, at_least: 0.5}", "  score_rows: 8\n", ""),
+    ],
+)
+def test_a_target_that_nothing_can_reach_is_an_error(
+    project: Path, target: str, budget: str, message: str
+) -> None:
+    text = MINIMAL + budget + f"converged: {target}\n"
+    if message:
+        assert message in error(project, text)
+        return
+    base, lora = load(project, text).cells
+    assert (base.budget.score_rows, lora.budget.score_rows) == (None, 8)
+    assert base.id in {cell.id for cell in load(project, MINIMAL).cells}  # base: nothing changed
+
+
+# ---------------------------------------------------------------- models behind an API
+
+API_MODEL = """\
+name: behind-api
+endpoint: {base_url: "https://api.example.com/v1/", model: gpt-x}
+"""
+
+
+def with_api(project: Path, text: str = API_MODEL) -> Path:
+    """The project with one more model."""
+    models = project / "suites" / "models"
+    models.unlink()
+    models.mkdir()
+    for path in (ROOT / "suites" / "models").glob("*.yaml"):
+        (models / path.name).symlink_to(path)
+    (models / "behind-api.yaml").write_text(text, encoding="utf-8")
+    return project
+
+
+def test_an_api_is_asked_once_and_only_what_it_can_do(project: Path) -> None:
+    text = MINIMAL.replace("[tiny-llama]", "[tiny-llama, behind-api]").replace(
+        "  - base\n",
+        "  - {use: base, dtype: fp32}\n  - {use: base, name: base-bf16}\n"
+        "  - {use: base, name: shots, shots: 2}\n  - majority\n",
+    )
+    text = text.replace("targets: [cpu]", "targets: [cpu, 1xl40s-48gb]\nseeds: [0, 1]\n")
+    found = load(with_api(project), text + "strategy: {name: auto}\n")
+    asked = [cell for cell in found.cells if cell.model.endpoint]
+    assert [(c.method.name, c.target.name, c.seed) for c in asked] == [
+        ("base", "api", 0),
+        ("shots", "api", 0),
+    ]
+    assert {cell.strategy.name for cell in asked} == {"single"}
+    assert asked[0].model.endpoint and asked[0].model.endpoint.base_url.endswith("/v1")
+    local = [cell for cell in found.cells if not cell.model.endpoint]
+    assert len(local) == 2 * (4 + 2) and all(cell.target.name != "api" for cell in local)
+    excluded = dict(found.excluded)
+    assert len(excluded) == 3 and all(name.endswith("× api") for name in excluded)
+    assert "can't be trained here" in excluded["behind-api × lora × support-desk × api"]
+    assert "what base asks already" in excluded["behind-api × base-bf16 × support-desk × api"]
+
+
+def test_a_suite_of_apis_alone_needs_no_machine(project: Path) -> None:
+    text = MINIMAL.replace("[tiny-llama]", "[behind-api]").replace("targets: [cpu]\n", "")
+    found = load(with_api(project), text.replace("- base\n", "- base\n  - majority\n"))
+    assert [cell.method.name for cell in found.cells] == ["base", "majority"]
+    assert "which machines" in error(project, MINIMAL.replace("targets: [cpu]\n", ""))
+
+
+def test_rules_may_name_the_api_s_place(project: Path) -> None:
+    rule = "rules:\n  - {when: {target: [api]}, exclude: true, reason: no money}\n"
+    text = MINIMAL.replace("[tiny-llama]", "[tiny-llama, behind-api]") + rule
+    found = load(with_api(project), text)
+    assert {reason for _, reason in found.excluded} == {"no money"}
+    assert "no target 'api'" in error(project, MINIMAL + rule)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("model: gpt-x, key_env: sk-Abc0123456789", "NAME of an environment variable"),
+        ("model: gpt-x, base_url: 'https://me:sk-Abc0123456789@x.com'", "the key belongs in"),
+        ("model: gpt-x, base_url: x.com", "expected http://"),
+        ("model: gpt-x, extra_body: {max_tokens: 3}", "max_tokens is set from the suite"),
+        ("model: gpt-x, max_usd: 3", "max_usd needs a `price`"),
+        ("model: gpt-x, provider: else", "endpoint.provider"),
+        ("modle: gpt-x", "model"),
+    ],
+)
+def test_endpoints_are_checked_and_never_repeat_a_key(project: Path, line: str, said: str) -> None:
+    text = MINIMAL.replace("[tiny-llama]", "[behind-api]")
+    message = error(with_api(project, f"name: behind-api\nendpoint: {{{line}}}\n"), text)
+    assert said in message and "sk-Abc" not in message and "behind-api.yaml:2" in message
+
+
+def test_a_model_has_weights_or_an_endpoint(project: Path) -> None:
+    both = API_MODEL + "params: 5\n"
+    text = MINIMAL.replace("[tiny-llama]", "[behind-api]")
+    assert "has no `params` of its own" in error(with_api(project, both), text)
+    (project / "suites" / "models" / "behind-api.yaml").write_text("name: behind-api\n")
+    assert "`weights` is missing (a model behind an API has an `endpoint`)" in error(project, text)
+
+
+def test_the_documented_endpoint_is_one() -> None:
+    text = (ROOT / "docs" / "api-models.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n# suites/models/\S+\n(.*?)```", text, re.DOTALL)
+    model = ModelSpec.model_validate(yaml.safe_load(example))
+    assert model.endpoint and model.endpoint.price and model.endpoint.max_usd == 5
+    defaults = {name: field.default for name, field in EndpointSpec.model_fields.items()}
+    told = dict(re.findall(r"^\| `(\w+)` \| `?(\w+)`? \|", text, re.MULTILINE))
+    assert len(told) == 7
+    for name, value in told.items():
+        written = {"none": "None", "true": "True"}.get(value, value)
+        assert str(defaults[name]).removesuffix(".0") == written, name

@@ -81,7 +81,7 @@ def predict_case(row: Row, models: dict[str, Row], cache: Cache) -> Outcome:
     context = int(constant("cuda_context_gib") * GIB)
     nccl = int(constant("nccl_gib") * GIB) if (row.get("num_gpus") or 1) > 1 else 0
     added = context + nccl if kind == "device" else 0
-    reserved = memory.reserved_bytes + growth
+    reserved = _grown(row, memory, growth, context)
     point = memory.allocated_bytes if kind == "allocated" else reserved + added
     measured = row.get("measured_gib")
     return Outcome(
@@ -98,6 +98,14 @@ def predict_case(row: Row, models: dict[str, Row], cache: Cache) -> Outcome:
         seconds=time.time() - started,
         reason=_reason(memory),
     )
+
+
+def _grown(row: Row, memory: StepMemory, growth: int, context: int) -> int:
+    """Near the GPU's limit the allocator gives free blocks back, so it never grows beyond it."""
+    grown = memory.reserved_bytes + growth
+    capacity = row.get("gpu_memory_gib")
+    limit = int(capacity * GIB) - context if capacity else grown
+    return max(memory.reserved_bytes, min(grown, limit))
 
 
 def _call(row: Row, memory: StepMemory, reserved: int, outside: int) -> str:

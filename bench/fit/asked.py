@@ -46,6 +46,8 @@ def model_of(name: str, suites: Path) -> ModelSpec:
     if "/" in name and not (suites / "models" / f"{name}.yaml").exists():
         return _from_hub(name)
     found: ModelSpec = spec_of(ModelSpec, suites / "models", name)
+    if found.endpoint:
+        raise UserError(f"model {name} answers behind an API: nothing of it has to fit anywhere")
     return found
 
 

@@ -50,12 +50,13 @@ class Cache:
         longest = request.as_long_as_longest()
         return self._kept(StepMemory, longest.digest, lambda: step_memory(longest))
 
-    def growth(self, request: Request) -> Growth:
+    def growth(self, request: Request, remedies: bool = False) -> Growth:
         """What the request's varying lengths add; the strategy doesn't matter to it."""
         from bench.fit.growth import growth
 
         one = request.model_copy(update={"sharding": Sharding(), "accumulation": 1})
-        return self._kept(Growth, f"{one.digest}-growth", lambda: growth(one))
+        name = f"{one.digest}-{'remedies' if remedies else 'growth'}"
+        return self._kept(Growth, name, lambda: growth(one, remedies))
 
     def pace(self, request: Request) -> Pace:
         """Operators at the mean and at the longest of its lengths, whatever the strategy."""

@@ -20,7 +20,7 @@ from bench.errors import UserError
 from bench.spec import Cell, TokenLengths
 
 DRAWN = 2000  # examples that stand for a stated distribution
-BATCHES = 48  # successive batches that stand for an epoch
+BATCHES = 1000  # successive batches that stand for an epoch
 ALIKE = 0.9  # batches that are all at least this share of the longest count as equally long
 
 

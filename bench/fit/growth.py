@@ -1,7 +1,8 @@
 """What varying batch lengths change: how much more the allocator reserves, and how long steps take.
 
-Both from shallow models on one device.  The growth comes from the logits and from a few layers'
-blocks; the ratio of two lengths' times is that of the model's operators.
+Both from shallow models on one device.  The growth comes from the logits' blocks and a layer's, so
+that three layers show it, but it takes hundreds of batches until most of it is there; the ratio of
+two lengths' times is that of the model's operators.
 """
 
 from __future__ import annotations
@@ -18,38 +19,58 @@ from bench.fit.request import Request, Sharding
 from bench.fit.simulate import Trace, trace_request
 from bench.plan import Growth, Pace
 
-LAYERS = 8
-ORDERS = 3  # how much it grows depends on the order: the median and the largest are reported
+LAYERS = 3
+ORDERS = 2  # how much it grows depends on the order
 EMPTIED_EVERY = 10  # batches, where the variant with an emptied cache is asked
 
 
-def growth(request: Request) -> Growth:
-    """Reserved bytes that the request's lengths add to those of the longest batch alone."""
-    shallow = _shallow(request, min(LAYERS, request.config["num_hidden_layers"]))
-    shares = (4, 2, 1) if request.padded else (3, 1)
-    traces = [_at(shallow, request.longest // share, steps=3) for share in shares]
-    anchors = [
-        lengths.Anchor(_tokens(request.longest // share), lengths.pattern_of(t.events, t.marks))
-        for share, t in zip(shares, traces, strict=True)
-    ]
-    if not all(anchor.pattern.same_shape(anchors[0].pattern) for anchor in anchors):
+def growth(request: Request, remedies: bool = False) -> Growth:
+    """Reserved bytes that the request's lengths add to those of the longest batch alone.
+
+    With `remedies`, also what they add where batches are sorted, or the allocator set otherwise.
+    """
+    play = _Play(request)
+    if not play.alike:
         return Growth(notes=["lengths change the order of events: only the longest was replayed"])
-    alone = CachingAllocator(expandable=request.expandable_segments)
-    fixed = alone.run(traces[-1].events).max_reserved
+    orders = [_shuffled(request.lengths, seed) for seed in range(ORDERS)]
+    found = Growth(by_order=sorted(play.added(order) for order in orders))
+    if remedies:
+        found.bucketed_bytes = play.added(sorted(request.lengths, reverse=True))
+        found.emptied_bytes = play.added(orders[0], empty_every=EMPTIED_EVERY)
+        found.expandable_bytes = play.added(orders[0], expandable=True)
+    return found
+
+
+class _Play:
+    """Runs of batches of any lengths, made from traced steps of a few."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        shallow = _shallow(request, min(LAYERS, request.config["num_hidden_layers"]))
+        shares = (4, 2, 1) if request.padded else (3, 1)
+        traces = [_at(shallow, request.longest // share, steps=3) for share in shares]
+        patterns = [lengths.pattern_of(trace.events, trace.marks) for trace in traces]
+        self.alike = all(pattern.same_shape(patterns[0]) for pattern in patterns)
+        large = [lengths.large_blocks(pattern, patterns[-1]) for pattern in patterns]
+        self.anchors = [
+            lengths.Anchor(_tokens(request.longest // share), pattern)
+            for share, pattern in zip(shares, large, strict=True)
+        ]
+        self.first, self.longest = traces[0], traces[-1]
 
     def added(
-        order: Sequence[int], expandable: bool = request.expandable_segments,
-        empty_every: int = request.empty_cache_every,
-    ) -> int:  # fmt: skip
-        return max(0, _reserved(traces[0], anchors, order, expandable, empty_every) - fixed)
-
-    orders = [_shuffled(request.lengths, seed) for seed in range(ORDERS)]
-    return Growth(
-        by_order=sorted(added(order) for order in orders),
-        bucketed_bytes=added(sorted(request.lengths, reverse=True)),
-        emptied_bytes=added(orders[0], empty_every=EMPTIED_EVERY),
-        expandable_bytes=added(orders[0], expandable=True),
-    )
+        self, order: Sequence[int], expandable: bool | None = None, empty_every: int | None = None
+    ) -> int:
+        """Bytes that a run over batches of these lengths reserves beyond its longest batch."""
+        request = self.request
+        expandable = request.expandable_segments if expandable is None else expandable
+        empty_every = request.empty_cache_every if empty_every is None else empty_every
+        alone = CachingAllocator(expandable=expandable).run(self.longest.events)
+        begun, steady = self.first.marks[1], self.first.marks[2]
+        steps = self.first.events[:begun], self.first.events[begun:steady]
+        allocator = CachingAllocator(expandable=expandable)
+        played = lengths.replay(*steps, self.anchors, order, allocator, empty_every)
+        return max(0, played.max_reserved - alone.max_reserved)
 
 
 def pace(request: Request) -> Pace:
@@ -79,20 +100,6 @@ def _shuffled(batches: Sequence[int], seed: int) -> list[int]:
     order = list(batches)
     random.Random(seed).shuffle(order)
     return order
-
-
-def _reserved(
-    start: Trace,
-    anchors: list[lengths.Anchor],
-    order: Sequence[int],
-    expandable: bool,
-    empty_every: int,
-) -> int:
-    """Peak of a run over batches of these lengths."""
-    first, last = start.marks[1], start.marks[2]
-    allocator = CachingAllocator(expandable=expandable)
-    steps = start.events[:first], start.events[first:last]
-    return lengths.replay(*steps, anchors, order, allocator, empty_every).max_reserved
 
 
 def _shallow(request: Request, layers: int) -> Request:

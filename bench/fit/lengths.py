@@ -1,10 +1,10 @@
 """Reserved memory when every batch has another length, as with padded real data.
 
 Blocks of one length don't fit the next, so the caching allocator grows: up to 1.5 times what the
-longest batch alone reserves, though allocated memory hardly moves.  Tracing hundreds of lengths is
-not needed: the steps of two or three lengths have the same events in the same order, and each
-event's size is a polynomial of the length.  So the event list of any length is made from those,
-and a run of batches is replayed through the allocator.
+longest batch alone reserves, though allocated memory hardly moves.  Most of it comes within some
+hundred batches.  Tracing hundreds of lengths is not needed: the steps of two or three lengths have
+the same events in the same order, and each event's size is a polynomial of the length.  So the
+event list of any length is made from those, and a run of batches is replayed through the allocator.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.fit.allocator import ALLOC, FREE, CachingAllocator, Event
+from bench.fit.allocator import ALLOC, FREE, SMALL_MAX, CachingAllocator, Event
 
 SAME, PREVIOUS, OLDER = 0, 1, 2
 
@@ -53,6 +53,13 @@ def pattern_of(events: Sequence[Event], marks: Sequence[int]) -> Pattern:
         elif kind == FREE:
             found.events.append((FREE, ident, OLDER))
     return found
+
+
+def large_blocks(pattern: Pattern, longest: Pattern) -> Pattern:
+    """Without what comes from the small pool even at the longest: it adds next to nothing."""
+    large = [size > SMALL_MAX for size in longest.sizes]
+    kept = [event for event in pattern.events if event[2] == OLDER or large[event[1]]]
+    return Pattern(kept, pattern.sizes, pattern.streams)
 
 
 def _positions(events: Sequence[Event]) -> dict[int, int]:
@@ -116,13 +123,15 @@ def replay(
     return allocator
 
 
-def typical_lengths(longest: int, batches: int = 48, seed: int = 0) -> tuple[int, ...]:
+def typical_lengths(longest: int, batches: int = 1000, seed: int = 0) -> tuple[int, ...]:
     """A stated assumption for instruction data whose lengths are unknown.
 
-    Log-normal with a median of 0.35 of the cap and sigma 0.7, cut at the cap, the longest reached.
+    Log-normal with sigma 0.7, cut at the cap, the longest reached.  The median is 0.35 of the cap,
+    but 700 tokens at most: data don't get longer because a cap does.
     """
     generator = random.Random(seed)
-    drawn = [generator.lognormvariate(math.log(0.35), 0.7) for _ in range(batches - 1)]
-    lengths = [max(8, int(min(1.0, share) * longest)) for share in drawn]
+    median = min(0.35 * longest, 700.0)
+    drawn = (generator.lognormvariate(math.log(median), 0.7) for _ in range(batches - 1))
+    lengths = [max(8, min(longest, int(tokens))) for tokens in drawn]
     lengths.insert(batches * 2 // 3, longest)
     return tuple(lengths)

@@ -58,7 +58,7 @@ def _plan(request: Request, target: TargetSpec, options: argparse.Namespace) -> 
         request = asked.with_micro_batch(request, max(1, largest), options, target)
     plan, chosen = planned(request)
     if plan.memory is not None and chosen.lengths and (options.target or options.gpu):
-        add_growth(plan, cache.growth(chosen))
+        add_growth(plan, cache.growth(chosen, remedies=True))
     if plan.fits is False and (options.target or options.gpu):
         job = Asked(chosen, Job(), target)
         plan.changes = changes(job, plan, asked.all_targets(options.suites), cache)

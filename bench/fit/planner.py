@@ -47,7 +47,7 @@ def plan_cells(
 
 def _question(cell: Cell) -> str:
     """Cells that differ only in seed, or in data that is as long, have the same plan."""
-    request = "" if cell.target.device == "cpu" else request_of_cell(cell).digest
+    request = request_of_cell(cell).digest if cell.target.device == "cuda" else ""
     return f"{request} {cell.target.name} {cell.strategy} {job_of_cell(cell)} {cell.method.kind}"
 
 
@@ -63,7 +63,7 @@ def _in_processes(
     if workers < 2:
         return [_plan_group(group, targets, folder) for group in groups]
     _import_libraries()
-    groups = sorted(groups, key=lambda group: -group[0].model.params)
+    groups = sorted(groups, key=lambda group: -(group[0].model.params or 0))
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         futures = [pool.submit(_plan_group, group, targets, folder) for group in groups]
@@ -86,6 +86,13 @@ def _plan_group(
 
 def plan_cell(cell: Cell, targets: Sequence[TargetSpec], cache: Cache) -> Plan:
     """`auto` takes the best strategy; a plan that doesn't fit carries the changes that would."""
+    if cell.model.endpoint:
+        return Plan(
+            fits=None,
+            strategy=cell.strategy.name,
+            micro_batch=cell.budget.micro_batch,
+            notes=["behind an API: nothing runs here, so there is nothing to plan"],
+        )
     if cell.target.device == "cpu":
         return Plan(
             fits=None,
@@ -125,4 +132,4 @@ def _allowed(cell: Cell, sharding: Sharding) -> bool:
         tried = Cell.model_validate({**cell.model_dump(), "strategy": strategy})
     except ValidationError:
         return False
-    return strategies.module(tried).supports(tried) is None
+    return strategies.refusal(tried) is None

@@ -144,7 +144,7 @@ def add_growth(plan: Plan, growth: Growth) -> None:
 
 def _margin(plan: Plan, target: TargetSpec) -> list[str]:
     """A prediction within its own error of the limit says so."""
-    if not target.device_memory_gib or plan.device_bytes is None:
+    if not target.device_memory_gib or plan.device_bytes is None or plan.fits is False:
         return []
     share = plan.device_bytes / (target.device_memory_gib * GIB)
     high = (plan.device_high_bytes or 0) / (target.device_memory_gib * GIB)

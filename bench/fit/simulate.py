@@ -191,14 +191,7 @@ def _lengthened(shallow: Trace, deeper: Trace, more: int) -> Trace:
         update=depth.counts_at(shallow.costs.update, deeper.costs.update, more),
         micro_batches=shallow.costs.micro_batches,
     )
-    linear = (
-        "host_bytes",
-        "parameters",
-        "trainable",
-        "held_bytes",
-        "trained_bytes",
-        "packed_bytes",
-    )
+    linear = "host_bytes parameters trainable held_bytes trained_bytes packed_bytes"
     return Trace(
         events=depth.grown(full, gains, more),
         layers=(),

@@ -8,6 +8,7 @@ pairs        paired tests of a panel's entries, and their verdicts
 options, advice  what can be chosen, what to take under constraints, and why nothing else
 answer       the advice in words
 fits         what fits where, predicted beside measured
+apis         what models behind an API answered, used and cost
 claims       published figures against what was found
 changes      two suites against each other; export: one row a cell for other programs
 tables, differences, speeds, datasets, summary   frames of plain text (frames writes them)

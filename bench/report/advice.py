@@ -104,8 +104,9 @@ def _measured(
 
 
 def _teaches(option: Option) -> bool:
-    """The untuned model is no second choice beside adapted ones: it stays in the table."""
-    return option.entry.cell.method.trains
+    """The untuned model is no second choice beside adapted ones: it stays in the table.  An API
+    may have been tuned by whoever runs it."""
+    return option.entry.cell.method.trains or option.entry.is_api
 
 
 def _score(option: Option) -> float:
@@ -118,11 +119,13 @@ def price(option: Option, asked: Constraints) -> float:
     Hours where nobody named a price; what is unknown is dearest.
     """
     usd = option.usd.value if option.usd else None
+    if not usd and option.entry.is_api:
+        return math.inf  # nobody named its price; its hours are no measure
     if not usd:
         return option.hours if option.hours is not None else math.inf
     if asked.monthly_tokens is None:
         return usd
-    return usd + MONTHS * (option.serving_usd(asked.monthly_tokens) or 0.0)
+    return usd + MONTHS * (option.serving_usd(asked) or 0.0)
 
 
 def _outcome(option: Option, other: Option) -> str | None:
@@ -137,7 +140,8 @@ def _against_it(
     option: Option, every: Sequence[Option], asked: Constraints, measured: bool
 ) -> Iterator[str]:
     """Every reason that speaks against an option; none for one that may be taken."""
-    if asked.targets and option.target not in asked.targets:
+    machine = not option.entry.is_api  # an API can be asked from any
+    if asked.targets and machine and option.target not in asked.targets:
         yield f"{option.target} is not among your machines"
     if measured:
         if not option.measured or option.score is None or option.score.value is None:
@@ -162,6 +166,8 @@ def _not_planned(option: Option) -> Iterator[str]:
     plan = option.plan
     if not option.planned:
         yield _what_happened(option)
+    elif option.entry.is_api:
+        yield "behind an API: quality and cost are known once it was asked"
     elif not option.entry.cell.method.trains:
         yield "trains nothing: a base to compare with, its quality not measured"
     elif plan is None or plan.fits is None:
@@ -218,13 +224,19 @@ def _loses(option: Option, other: Option | None, most: float, sign: int) -> Iter
 
 def _too_slow(option: Option, asked: Constraints) -> Iterator[str]:
     if asked.max_latency_ms is not None:
-        found = option.first_token_p95_ms
+        point = option.served(asked)
+        found = point.first_token_p95_ms if point else None
         if found is None:
             yield "its latency was not measured"
         elif found > asked.max_latency_ms:
             yield f"first token after {found:.0f} ms (p95), more than {asked.max_latency_ms:g} ms"
-    if asked.monthly_tokens is not None and option.serving_usd(asked.monthly_tokens) is None:
-        yield "its cost of serving was not measured"
+    if asked.monthly_tokens is not None and option.serving_usd(asked) is None:
+        yield "its cost of serving was not measured" + _why_not_served(option)
+
+
+def _why_not_served(option: Option) -> str:
+    told = [row.served.record.reason for row in option.good if row.served]
+    return next((f": {show.plain(reason, 120)}" for reason in told if reason), "")
 
 
 def hours(value: float | None) -> str:

@@ -58,11 +58,16 @@ def constraints(asked: Constraints) -> str:
 
 def _taken(advice: Advice, take: Option) -> Iterator[str]:
     told = constraints(advice.constraints)
-    where = f"On **{show.markdown(advice.dataset)}**, on **{show.markdown(take.target)}**"
+    where = f"On **{show.markdown(advice.dataset)}**"
+    if not take.entry.is_api:
+        where += f", on **{show.markdown(take.target)}**"
+    costs = f"[costs {_cost(take)}](#cost) and takes {hours(take.hours)} for one run, all phases."
+    if take.entry.is_api:
+        costs = f"[costs {_answers(take)}](#cost); nothing is trained."
     yield (
         f"{where}{f', with {told}' if told else ''}: **take {name(take, advice)}**. "
-        f"It scores [{_scored(take)}](#quality) by {show.markdown(advice.metric)}, "
-        f"[costs {_cost(take)}](#cost) and takes {hours(take.hours)} for one run, all phases."
+        f"It scores [{_scored(take)}](#quality) by {show.markdown(advice.metric)}{_on_rows(take)}, "
+        f"{costs}"
     )
     yield from _reference(advice, take)
     if take is not advice.best and advice.best:
@@ -78,6 +83,8 @@ def _taken(advice: Advice, take: Option) -> Iterator[str]:
 def _reference(advice: Advice, take: Option) -> Iterator[str]:
     """Loses or gains Q ± q against full fine-tuning."""
     other = reference(take, advice.everything)
+    if other is None and take.entry.is_api:
+        return
     if other is None:
         method = show.markdown(take.panel.comparison.reference)
         yield f"There is no run of {method} of this model here to hold it against."
@@ -212,7 +219,12 @@ def changes(advice: Advice) -> list[str]:
     take = advice.take
     if take is None:
         return []
-    return [*_rows(advice, take), *_tolerance(advice, take), *_margin(advice, take)]
+    return [
+        *_rows(advice, take),
+        *_tolerance(advice, take),
+        *_volume(advice),
+        *_margin(advice, take),
+    ]
 
 
 def _rows(advice: Advice, take: Option) -> Iterator[str]:
@@ -251,6 +263,14 @@ def _tolerance(advice: Advice, take: Option) -> Iterator[str]:
         yield (
             f"Prices: at those found, its run costs {show.usd(usd.low)} to {show.usd(usd.high)}; "
             "a price moves all options of one machine alike."
+        )
+
+
+def _volume(advice: Advice) -> Iterator[str]:
+    if advice.constraints.monthly_tokens is None and any(o.entry.is_api for o in advice.accepted):
+        yield (
+            "Volume: an API is paid for every answer, and only the test's are counted here. "
+            f"`--monthly-tokens …` weighs {MONTHS} months of serving too."
         )
 
 
@@ -353,15 +373,12 @@ def _line(option: Option, advice: Advice, metric: str) -> dict[str, str | Link]:
         line["against the choice"] = show.difference(found.value) if found else show.NONE
     line["USD a run"] = show.number(option.usd.value if option.usd else None)
     line["time of a run"] = hours(option.hours)
-    if asked := advice.constraints.monthly_tokens:
-        line[f"USD of {MONTHS} months' serving"] = show.number(_year(option, asked))
+    if advice.constraints.monthly_tokens:
+        month = option.serving_usd(advice.constraints)
+        year = None if month is None else MONTHS * month
+        line[f"USD of {MONTHS} months' serving"] = show.number(year)
     line["source"] = "measured" if option.measured else "predicted" if option.plan else show.NONE
     return line
-
-
-def _year(option: Option, tokens: float) -> float | None:
-    month = option.serving_usd(tokens)
-    return None if month is None else MONTHS * month
 
 
 def _verdict(option: Option, advice: Advice) -> str:
@@ -389,15 +406,31 @@ def name(option: Option, advice: Advice) -> str:
     return show.markdown(option.entry.label if several else option.entry.method)
 
 
+def _on_rows(option: Option) -> str:
+    found = option.entry.quality(option.panel.metric)
+    return f" on {show.many(found.n, 'test row')}" if found and found.n else ""
+
+
 def _scored(option: Option) -> str:
     score = option.score
     bounds = show.between(score.low, score.high, show.score) if score else ""
     return show.score(score.value if score else None) + (f" ({bounds})" if bounds else "")
 
 
+def _answers(option: Option) -> str:
+    """$0.02 for the 120 answers of the test, $0.17 per 1,000"""
+    found = option.good[0].asked
+    usd = option.usd.value if option.usd else None
+    rows = found.rows if found else 0
+    each = f", {show.usd(1000 * usd / rows)} per 1,000" if usd is not None and rows else ""
+    return f"{show.usd(usd)} for the {rows:,} answers of the test{each}"
+
+
 def _cost(option: Option) -> str:
     usd = option.usd.value if option.usd else None
-    return show.usd(usd) if usd is not None else "an unknown sum"
+    if usd is None:
+        return "an unknown sum"
+    return show.usd(usd) + (" of answers" if option.entry.is_api else "")
 
 
 def _capital(text: str) -> str:

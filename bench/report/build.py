@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.report import claims, compare, differences, markdown, page, pairs, summary
+from bench.report import claims, compare, details, differences, markdown, page, pairs, summary
 from bench.report.advice import Advice, advise
 from bench.report.charts import draw_all
 from bench.report.compare import Panel
@@ -44,6 +44,10 @@ def build(
     charts = draw_all(panels, folder / "charts")
     _write(folder / "summary.csv", csv(summary.summary(made)))
     _write(folder / "differences.csv", csv(differences.everything(panels)))
+    few = 0 < details.count_rows(found) <= details.MOST_LINES
+    (folder / "scores.csv").unlink(missing_ok=True)
+    if few:
+        _write(folder / "scores.csv", csv(details.row_table(found)))
     parts = sections(
         Report(
             suite=suite,
@@ -52,6 +56,7 @@ def build(
             advice=advices(panels, constraints),
             checked=read_hygiene(results, suite),
             claims=claims.judge(claims.read(claims_folder), panels) if claims_folder else (),
+            row_scores=few,
         )
     )
     _write(folder / "index.html", page.render(suite, parts, folder / "charts"))

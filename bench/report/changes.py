@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.errors import UserError
-from bench.report import compare, pairs, show, speeds
+from bench.report import compare, environments, pairs, show, speeds
 from bench.report.compare import Entry, Panel
 from bench.report.external import externals
 from bench.report.frames import frame
@@ -84,7 +84,7 @@ def changes(one: Sequence[Panel], two: Sequence[Panel]) -> Comparison:
 def _entries(panels: Sequence[Panel]) -> dict[tuple[str, ...], tuple[Panel, Entry]]:
     """Of several settings under one name, the last."""
     return {
-        (panel.dataset, entry.model, entry.cell.method.name, panel.target): (panel, entry)
+        (panel.dataset, entry.model, entry.cell.method.name, entry.cell.target.name): (panel, entry)
         for panel in panels
         for entry in panel.entries
     }
@@ -123,7 +123,7 @@ def _obstacles(found: Sequence[Change]) -> Iterator[str]:
     yield from _differs("timing protocols", _protocols(a), _protocols(b), "speeds")
     yield from _differs("training rows", _train_rows(a), _train_rows(b), "scores")
     yield from _differs("test rows", _test_rows(a), _test_rows(b), "scores over all rows")
-    yield from _packages(a, b)
+    yield from _environments(a, b)
     for change in found:
         if change.a.rows[0].question != change.b.rows[0].question:
             yield f"{change.b.label}: settings differ: {', '.join(_settings(change))}"
@@ -154,24 +154,14 @@ def _test_rows(found: Sequence[Row]) -> set[str]:
     return {row.fingerprints[1] for row in found if row.fingerprints[1]}
 
 
-def _packages(a: Sequence[Row], b: Sequence[Row]) -> Iterator[str]:
-    old, new = _versions(a), _versions(b)
-    moved = [
-        f"{name} {_some(old[name])} → {_some(new[name])}"
-        for name in sorted(old.keys() & new.keys())
-        if old[name] != new[name]
+def _environments(a: Sequence[Row], b: Sequence[Row]) -> Iterator[str]:
+    """Driver, versions, commit; machines have a line of their own."""
+    sides = ([env for row in side for env in row.environments] for side in (a, b))
+    found = [
+        one for one in environments.differences(*sides) if not one.startswith(("machine", "host"))
     ]
-    if moved:
-        yield f"different versions: {', '.join(moved)}"
-
-
-def _versions(found: Sequence[Row]) -> dict[str, set[str]]:
-    versions: dict[str, set[str]] = {}
-    for row in found:
-        for env in row.environments:
-            for name, version in env.packages.items():
-                versions.setdefault(name, set()).add(version)
-    return versions
+    if found:
+        yield f"different environments: {'; '.join(found)}"
 
 
 def _settings(change: Change) -> list[str]:

@@ -24,7 +24,7 @@ from bench.report.compare import Panel
 from bench.report.fits import Fit
 from bench.report.frames import Link, frame
 from bench.report.options import Option, options
-from bench.spec import Claim, ClaimFile, Measure
+from bench.spec import Claim, ClaimFile, Constraints, Measure
 
 Verdict = Literal["confirmed", "contradicted", "partly", "can't be tested here"]
 Source = Literal["measured", "predicted"]
@@ -279,10 +279,9 @@ def _group_gain(pick: Callable[[Sequence[float]], float]) -> Callable[[Option, M
 
 
 def _serving(option: Option, measure: Measure) -> Values:
-    for row in option.good:
-        if row.served and row.served.usd_per_million_tokens is not None:
-            yield "measured", row.served.usd_per_million_tokens
-            break
+    point = option.served(Constraints())
+    if point:
+        yield "measured", point.offer.per_million.usd
 
 
 VALUES: dict[str, Callable[[Option, Measure], Values]] = {

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -20,7 +19,7 @@ from bench.report.rows import Row
 from bench.score.cost import pareto_frontier
 from bench.score.significance import Difference
 from bench.score.verdicts import Verdict
-from bench.spec import Cell, Comparison
+from bench.spec import API, Cell, Comparison
 
 # Metrics of `evaluate` that count errors; all others are better when higher.
 LOWER_IS_BETTER = frozenset(
@@ -50,6 +49,10 @@ class Entry:
     @property
     def label(self) -> str:
         return f"{self.model} × {self.method}"
+
+    @property
+    def is_api(self) -> bool:
+        return self.cell.model.endpoint is not None
 
     @cached_property
     def good(self) -> list[Row]:
@@ -92,6 +95,8 @@ class Entry:
         jobs = [row.cost.job for row in self.good if row.cost]
         if not jobs:
             return None
+        if self.is_api:  # one price was found, no range
+            return Estimate(fmean(job.usd for job in jobs))
         return Estimate(
             fmean(job.usd for job in jobs),
             fmean(job.low_usd for job in jobs),
@@ -101,7 +106,8 @@ class Entry:
     @property
     def device_hours(self) -> Estimate | None:
         hours = [row.cost.device_hours for row in self.good if row.cost]
-        return Estimate(fmean(hours)) if hours else None
+        known = [value for value in hours if value is not None]
+        return Estimate(fmean(known)) if known else None
 
     @property
     def speed(self) -> Estimate | None:
@@ -139,7 +145,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Panel:
-    """All entries of one dataset on one target: they may be compared with each other."""
+    """All entries of one dataset on one target: they may be compared with each other.
+
+    A model behind an API is on no machine: its entries stand in every panel of its dataset, last.
+    """
 
     entries: tuple[Entry, ...]
     pairs: tuple[Pair, ...] = ()
@@ -222,23 +231,34 @@ class Panel:
 def panels(rows: Sequence[Row]) -> list[Panel]:
     """Rows, in the order of `rows.order`, as panels of entries."""
     found = []
-    for _, group in itertools.groupby(
-        rows, key=lambda r: (r.cell.dataset.name, r.cell.target.name)
-    ):
-        found.append(Panel(tuple(_entries(list(group)))))
+    for _, group in itertools.groupby(rows, key=lambda r: r.cell.dataset.name):
+        places: dict[str, list[Row]] = {}
+        for row in group:
+            places.setdefault(row.cell.target.name, []).append(row)
+        guests = tuple(_entries(places.pop(API.name, [])))
+        own = [(*_entries(some), *guests) for some in places.values()]
+        found += [Panel(entries) for entries in own or [guests]]
     return found
 
 
 def _entries(rows: list[Row]) -> list[Entry]:
-    """Seeds together.  Where settings were changed between runs, the entries get a tag."""
+    """Seeds together.  Where settings differ between cells, the entries get a tag."""
     questions: dict[str, list[Row]] = {}
     for row in rows:
         questions.setdefault(row.question, []).append(row)
-    names = Counter(_names(group[0]) for group in questions.values())
-    return [
-        Entry(tuple(group), question if names[_names(group[0])] > 1 else "")
-        for question, group in questions.items()
-    ]
+    alike: dict[tuple[str, str], list[Row]] = {}
+    for group in questions.values():
+        alike.setdefault(_names(group[0]), []).append(group[0])
+    tags = {row.question: tag for group in alike.values() for row, tag in _tags(group)}
+    return [Entry(tuple(group), tags[question]) for question, group in questions.items()]
+
+
+def _tags(group: list[Row]) -> Iterator[tuple[Row, str]]:
+    """What tells questions of the same names apart: the micro-batch if that does, else a hash."""
+    one_job = len({row.job for row in group}) == 1
+    for row in group:
+        tag = f"micro-batch {row.cell.budget.micro_batch}" if one_job else row.question
+        yield row, tag if len(group) > 1 else ""
 
 
 def _names(row: Row) -> tuple[str, str]:

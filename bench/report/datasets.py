@@ -9,8 +9,9 @@ import pandas as pd
 from bench.report import show
 from bench.report.compare import Panel
 from bench.report.frames import frame
-from bench.score.hygiene import Hygiene, Split, specification
+from bench.score.hygiene import Hygiene, Lengths, Split, specification
 
+BARS = " ▁▂▃▄▅▆▇█"
 Found = Mapping[str, Hygiene]
 
 
@@ -38,7 +39,41 @@ def _line(split: Split) -> dict[str, str]:
             for what in ("prompt", "answer")
             if (number := split.lengths.get(f"{what}_words"))
         },
+        **{
+            f"{what} words, rows by doubling": histogram(number)
+            for what in ("prompt", "answer")
+            if (number := split.lengths.get(f"{what}_words"))
+        },
     }
+
+
+def lines(found: Hygiene) -> list[str]:
+    """For a terminal: each split's rows and lengths, then the rows of each label in each split."""
+    told = []
+    for name, split in found.splits.items():
+        shapes = [
+            f"{key.replace('_', ' ')} {histogram(lengths)}"
+            for key, lengths in split.lengths.items()
+        ]
+        counts = f"{split.rows} rows, {split.repeated} of them repeated, {len(split.groups)} groups"
+        told.append(f"{found.dataset} {name}: {'; '.join([counts, *shapes])}")
+    order = " / ".join(found.splits)
+    for field, labels in found.splits["test"].labels.items():
+        counted = (
+            f"{label} " + " / ".join(str(s.labels[field][label]) for s in found.splits.values())
+            for label in labels
+        )
+        told.append(f"{found.dataset} {field} ({order}): {', '.join(counted)}")
+    return told
+
+
+def histogram(lengths: Lengths) -> str:
+    """`4 to 31 ▂█▁`: a bar for each doubling, as high as its share of the fullest."""
+    first = next((power for power, rows in enumerate(lengths.bins) if rows), 0)
+    kept = lengths.bins[first:]
+    highest = max(kept, default=0) or 1
+    bars = "".join(BARS[-(-rows * (len(BARS) - 1) // highest)] for rows in kept)
+    return f"{2**first} to {2 ** len(lengths.bins) - 1} {bars}"
 
 
 def warnings(panels: Sequence[Panel], found: Found) -> list[str]:

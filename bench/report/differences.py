@@ -14,7 +14,7 @@ from bench.score.components import components
 from bench.score.significance import Difference
 from bench.score.spread import spread
 
-ON_THE_PAGE = frozenset({"trivial", "base", "reference", "best", "best is A"})
+ON_THE_PAGE = frozenset({"trivial", "base", "reference", "API", "best", "best is A"})
 FEW = 10  # differing rows; with 4, all one way, an interval excludes 0 at an exact p of 0.125
 
 
@@ -109,7 +109,7 @@ def _record(panel: Panel, pair: Pair) -> dict[str, Any]:
 def gains(panel: Panel, metric: str) -> pd.DataFrame:
     """Each adapted entry's gain over its base: in each group, lowest, spread."""
     lines = []
-    for entry in panel.entries:
+    for entry in (e for e in panel.entries if e.cell.method.needs_model):
         found = pairs.gains(panel, entry, metric)
         over = spread(found)
         if over is None:

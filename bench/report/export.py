@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.errors import UserError
-from bench.report import frames
+from bench.report import details, frames
 from bench.report.external import externals
 from bench.report.rows import rows
 from bench.report.summary import summary
@@ -19,6 +19,11 @@ def table(results: Path, suite: str) -> pd.DataFrame:
     found = read_suite(results, suite)
     extra = externals((result.cell.dataset for result in found), project=results.resolve().parent)
     return summary(rows(found, extra))
+
+
+def scores(results: Path, suite: str) -> pd.DataFrame:
+    """One row a test row of every cell: see `bench/score/rowwise.py`."""
+    return details.row_table(read_suite(results, suite))
 
 
 def parquet(made: pd.DataFrame, file: Path) -> None:

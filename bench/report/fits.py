@@ -91,11 +91,12 @@ class Fit:
 
 
 def fits(panels: Sequence[Panel]) -> list[Fit]:
-    """One for each model × method × target that needs a model, in the panels' order."""
+    """One for each model × method × target that runs a model of its own, in the panels'
+    order."""
     found: dict[tuple[str, str, str], list[Entry]] = {}
     for panel in panels:
         for entry in panel.entries:
-            if entry.cell.method.needs_model:
+            if entry.cell.method.needs_model and not entry.is_api:
                 found.setdefault((entry.model, entry.method, panel.target), []).append(entry)
     return [Fit(tuple(entries)) for entries in found.values()]
 

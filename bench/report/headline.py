@@ -72,7 +72,8 @@ def _told(panel: Panel, entry: Entry, quality: Estimate) -> str:
     if bounds := show.between(quality.low, quality.high, show.score):
         text += f" ({bounds})"
     if panel.priced and entry.cost:
-        text += f" at {show.usd(entry.cost.value)} a run"
+        what = "for its answers" if entry.is_api else "a run"
+        text += f" at {show.usd(entry.cost.value)} {what}"
     elif entry.device_hours:
         text += f" in {show.number(entry.device_hours.value)} device-hours"
     return text

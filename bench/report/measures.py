@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from bench.record import (
@@ -19,10 +20,14 @@ from bench.record import (
     Memory,
     PhaseRecord,
     Prediction,
+    ScoredEvent,
     StepEvent,
     TrainRecord,
 )
 from bench.score import cost, quality
+from bench.score.convergence import LOSS, Point
+from bench.score.energy import J_PER_WH, Energy, energy_of_steps, phase_j
+from bench.score.mfu import adapter_in_use, flops_per_token, mfu, peak_flops
 from bench.score.quality import External, Quality
 from bench.score.resample import Sums
 from bench.score.throughput import Throughput, counted_steps, throughput
@@ -61,13 +66,16 @@ class Training:
     supervised_tokens: int
     train_s: float
     speed: Throughput
+    energy: Energy | None  # of the counted steps
+    mfu: float | None  # 0..1, of the counted steps
     curve: tuple[tuple[float, float], ...]  # (training seconds, loss) after each step
     validation: tuple[tuple[float, float], ...]  # (training seconds, loss) of each evaluation
     curve_tokens: tuple[int, ...] = ()  # trained on when each of `curve` was taken
-    validation_tokens: tuple[int, ...] = ()  # the same for `validation`
     truncated_rows: int | None = None
     dropped_rows: int | None = None
-    evaluations: tuple[EvaluationEvent, ...] = ()  # as recorded
+    points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  # see `_points`
+    score_rows: int | None = None  # validation rows that each score in `points` rests on
+    scoring_s: float = 0.0  # what those answers took, off the clock
     counted: tuple[StepEvent, ...] = ()  # after warm-up: what speeds are taken from
     sequences: int = 0
     epoch_rows: int | None = None  # of the whole split, less what is dropped as too long
@@ -144,6 +152,15 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
         return None
     spent = list(itertools.accumulate(event.seconds for event in steps))
     record = attempt.train
+    warmup = cell.budget.timing_warmup_steps
+    counted = counted_steps(steps, warmup)
+    energy = energy_of_steps(attempt.gpu_samples, counted)
+    speed = throughput(
+        steps,
+        warmup_steps=warmup,
+        devices=devices(cell),
+        trouble=energy.trouble if energy else None,
+    )
     return Training(
         steps=len(steps),
         planned_steps=record.planned_steps if record else None,
@@ -151,9 +168,9 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
         padded_tokens=sum(event.padded_tokens for event in steps),
         supervised_tokens=sum(event.supervised_tokens for event in steps),
         train_s=spent[-1] if spent else 0.0,
-        speed=throughput(
-            steps, warmup_steps=cell.budget.timing_warmup_steps, devices=devices(cell)
-        ),
+        speed=speed,
+        energy=energy,
+        mfu=_mfu(cell, attempt, speed, counted),
         curve=tuple(
             (second, event.loss)
             for second, event in zip(spent, steps, strict=True)
@@ -167,11 +184,12 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
             )
             if event.loss is not None
         ),
-        validation_tokens=tuple(e.tokens for e in evaluations if e.loss is not None),
         truncated_rows=record.truncated_rows if record else None,
         dropped_rows=record.dropped_rows if record else None,
-        evaluations=tuple(attempt.evaluations),
-        counted=tuple(counted_steps(steps, cell.budget.timing_warmup_steps)),
+        points=_points(cell, attempt),
+        score_rows=min((event.rows for event, _ in attempt.scored), default=None),
+        scoring_s=sum(event.seconds for event, _ in attempt.scored),
+        counted=tuple(counted),
         sequences=sum(event.sequences for event in steps),
         epoch_rows=_epoch_rows(record),
         environment=record.environment if record else None,
@@ -180,12 +198,50 @@ def training_of(cell: Cell, attempt: Attempt) -> Training | None:
     )
 
 
+def _mfu(
+    cell: Cell, attempt: Attempt, speed: Throughput, counted: Sequence[StepEvent]
+) -> float | None:
+    """None on another machine than the target's too: its peak isn't known."""
+    record, audit, target = attempt.train, attempt.audit, cell.target
+    sequences = sum(event.sequences for event in counted)
+    peak = peak_flops(target, cell.method)
+    gpus = record.environment.gpus if record and record.environment else []
+    here = [name for name in gpus if target.match and re.search(target.match, name)]
+    if not (audit and peak and here and sequences and speed.tokens_per_s):
+        return None
+    length = sum(event.tokens for event in counted) / sequences
+    model, method = cell.model, cell.method
+    adapters = adapter_in_use(model, method, audit.trainable_params, audit.adapted_modules)
+    flops = flops_per_token(model, method, length, adapters)
+    return mfu(speed.tokens_per_s, flops, peak) if flops else None
+
+
+def _points(cell: Cell, attempt: Attempt) -> dict[str, tuple[Point, ...]]:
+    """What each evaluation measured, by measure: the loss, and scores where rows were answered."""
+    found: dict[str, list[Point]] = {LOSS: [_point(e, e.loss) for e in attempt.evaluations]}
+    for event, answers in attempt.scored:
+        for name, sums in quality.statistics(cell.dataset, answers).items():
+            found.setdefault(name, []).append(_point(event, sums.value()))
+    return {name: tuple(sorted(p, key=lambda one: one.step)) for name, p in found.items()}
+
+
+def _point(event: EvaluationEvent | ScoredEvent, value: float | None) -> Point:
+    return Point(train_s=event.train_s, step=event.step, tokens=event.tokens, value=value)
+
+
 def _epoch_rows(record: TrainRecord | None) -> int | None:
     """Rows that training on the whole split would use: as many are dropped as in the part run."""
     if record is None or not record.split_rows or not record.train_rows:
         return None
     kept = record.train_rows / (record.train_rows + (record.dropped_rows or 0))
     return round(record.split_rows * kept)
+
+
+def job_kwh(phases: Iterable[PhaseRecord], attempt: Attempt) -> float | None:
+    """Energy of all phases; None where a phase's GPUs told none."""
+    joules = [phase_j(attempt.gpu_samples, record.phase) for record in phases]
+    known = [value for value in joules if value is not None]
+    return sum(known) / J_PER_WH / 1000 if joules and len(known) == len(joules) else None
 
 
 def devices(cell: Cell) -> int:

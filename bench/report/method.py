@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from bench.record import Environment
-from bench.report import show
+from bench.report import apis, details, show
 from bench.report.compare import Panel
 from bench.report.rows import Row
 from bench.report.threats import machine
 from bench.spec import TargetSpec
+
+API_COST = (
+    "Cost of an API's cell: the tokens that the server itself reports for each answer × their "
+    "price. Nothing is trained, so it is the price of answering the test rows alone; wall seconds "
+    "depend on how many requests were made at a time, and its speed is compared with nothing."
+)
 
 
 def protocol(panels: Sequence[Panel]) -> list[str]:
@@ -20,18 +25,22 @@ def protocol(panels: Sequence[Panel]) -> list[str]:
     every = _values(str(budget.evaluate_every) for budget in budgets)
     lengths = _values(str(budget.max_new_tokens) for budget in budgets)
     devices = {panel.cell.target.device for panel in panels}
+    places = {row.cell.target.device for panel in panels for row in panel.rows}
+    metrics = details.signatures(panels)
     lines = [
         "Quality: every stored answer in predictions.jsonl is read and scored anew for each "
         f"report; answers had up to {lengths} new tokens. Interval: 95 % percentile bootstrap over "
         "test rows, 1,000 resamples, fixed seed.",
+        *([f"Metrics: {'; '.join(metrics)}."] if metrics else []),
         "Speed: non-padding input tokens ÷ synchronised seconds of each optimizer step; median "
         f"after {warmup} warm-up steps, which are recorded but not counted. Interval: 95 % "
         "bootstrap of that median.",
         f"Loss: nats per answer token; validation every {every} steps, off the clock. Time to "
-        "target: training seconds at the first evaluation that meets it, so it can't be finer "
-        "than that.",
+        "target: training seconds, interpolated on a straight line between the evaluations before "
+        "and at which it is met; those two stand beside it. Runs that miss it stay in the means.",
         "Cost: wall seconds of every phase's process, loading and evaluation included, ÷ 3600 × "
         "devices × nodes × price. “of it steps” leaves loading and evaluation out.",
+        *([API_COST] if "none" in places else []),
         "Each phase ran in a process of its own; peaks are the highest reading of each stage.",
     ]
     if "cuda" in devices:
@@ -66,7 +75,9 @@ def _values(values: Iterable[str]) -> str:
 def footer(rows: Sequence[Row]) -> list[str]:
     """Prices, machines, versions, commits."""
     targets = {row.cell.target.name: row.cell.target for row in rows}
-    lines = [price(targets[name]) for name in sorted(targets)]
+    lines = [price(targets[name]) for name in sorted(targets) if targets[name].device != "none"]
+    models = {row.cell.model.name: row.cell.model for row in rows}
+    lines += filter(None, (apis.price(models[name]) for name in sorted(models)))
     environments = [env for row in rows for env in row.environments]
     if not environments:
         return [*lines, "No cell recorded its machine or versions."]
@@ -83,13 +94,11 @@ def footer(rows: Sequence[Row]) -> list[str]:
 
 def price(target: TargetSpec) -> str:
     found = target.price
-    source = show.plain(found.source)
-    url = re.fullmatch(r"https?://[^\s<>|]+", source)
     return (
         f"Price of {show.markdown(target.name)}: {show.usd(found.usd_per_device_hour)} per "
         f"device-hour ({show.usd(found.low_usd)} to {show.usd(found.high_usd)}) × "
         f"{target.devices * target.nodes}, {show.markdown(found.provider)}, "
-        f"{show.markdown(found.date)}, {f'<{source}>' if url else show.markdown(source)}"
+        f"{show.markdown(found.date)}, {show.source(found.source)}"
     )
 
 

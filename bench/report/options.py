@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
+from bench.report import compare
 from bench.report.compare import Entry, Pair, Panel
 from bench.report.measures import Estimate
 from bench.report.plans import Planned
 from bench.report.rows import PLANNED, Row
+from bench.report.serving import Point
 from bench.score.verdicts import Outcome
+from bench.spec import Constraints
 
 FLIPPED: dict[Outcome, Outcome] = {
     "better": "worse",
@@ -42,7 +45,7 @@ class Option:
 
     @property
     def target(self) -> str:
-        return self.panel.target
+        return self.entry.cell.target.name
 
     @property
     def good(self) -> list[Row]:
@@ -80,20 +83,37 @@ class Option:
             return fmean(seconds) / 3600
         return self.plan.hours if self.plan else None
 
-    @cached_property
-    def first_token_p95_ms(self) -> float | None:
-        return _mean([row.served.first_token_p95_ms if row.served else None for row in self.good])
+    def served(self, asked: Constraints) -> Point | None:
+        """How it would be served within the latency that is asked for.
 
-    def serving_usd(self, tokens: float) -> float | None:
-        """Dollars a month for so many tokens."""
-        return _mean([row.served.monthly_usd(tokens) if row.served else None for row in self.good])
+        Of several seeds the one of median throughput, so that all figures are of one measurement.
+        """
+        points = [
+            point
+            for row in self.good
+            if row.served and (point := row.served.best(asked.max_latency_ms))
+        ]
+        points.sort(key=lambda point: point.load.tokens_per_s)
+        return points[len(points) // 2] if points else None
+
+    def serving_usd(self, asked: Constraints) -> float | None:
+        """Dollars of a month's serving and storing at the volume that is asked for; of an API at
+        the mix of input and output that it had."""
+        if self.entry.is_api and asked.monthly_tokens is not None:
+            prices = [row.asked.usd_a_token(row.cost) if row.asked else None for row in self.good]
+            known = [price for price in prices if price is not None]
+            return fmean(known) * asked.monthly_tokens if known else None
+        point = self.served(asked)
+        if point is None or asked.monthly_tokens is None:
+            return None
+        return point.offer.monthly(asked.monthly_tokens).usd
 
     def against(self, other: Option) -> Against | None:
         """What the paired test says of this option against another; None where none was made."""
-        if self.panel is not other.panel:
-            return None
-        pair = self.panel.pair(self.entry, other.entry, self.panel.metric)
-        return _against(pair, flipped=pair.a is not self.entry) if pair else None
+        for panel in (self.panel, other.panel):  # an API's entry stands in both
+            if pair := panel.pair(self.entry, other.entry, self.panel.metric):
+                return _against(pair, flipped=pair.a is not self.entry)
+        return None
 
 
 def _against(pair: Pair, flipped: bool) -> Against | None:
@@ -107,23 +127,32 @@ def _against(pair: Pair, flipped: bool) -> Against | None:
     return Against(value, low, high, verdict.p, outcome, found.rows_needed)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
 def options(panels: Sequence[Panel]) -> Iterator[Option]:
-    """All entries of some panels of one dataset, in their order."""
+    """All entries of some panels of one dataset, in their order, each once."""
+    seen: set[int] = set()
     for panel in panels:
         for entry in panel.entries:
-            yield Option(entry, panel)
+            if id(entry) not in seen:
+                seen.add(id(entry))
+                yield Option(entry, panel)
 
 
 def reference(option: Option, all_options: Sequence[Option]) -> Option | None:
-    """The same model's run of the suite's reference method on the same target (usually full)."""
-    name = option.panel.comparison.reference
-    for other in all_options:
-        same = other.panel is option.panel and other.entry.model == option.entry.model
-        if same and other.entry.cell.method.name == name:
-            return other
-    return None
+    """The same model's run of the suite's reference method on the same target (usually full), with
+    the same micro-batch where there is one.
+
+    For an API, of which nothing is trained, the best run of that method.
+    """
+    name, own = option.panel.comparison.reference, option.entry.cell.budget.micro_batch
+    found = [
+        other
+        for other in all_options
+        if other.panel is option.panel
+        and other.entry.cell.method.name == name
+        and (option.entry.is_api or other.entry.model == option.entry.model)
+    ]
+    if not option.entry.is_api:
+        return min(found, key=lambda o: o.entry.cell.budget.micro_batch != own, default=None)
+    best = [id(entry) for entry, _ in compare.ranked(option.panel, option.panel.metric)]
+    scored = [other for other in found if id(other.entry) in best]
+    return min(scored, key=lambda other: best.index(id(other.entry)), default=None)

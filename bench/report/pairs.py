@@ -1,13 +1,16 @@
 """Which entries are tested against each other, on the rows that both answered, and what came out.
 
-Within a model every method against every other; across models each entry against the best, and that
-only by the dataset's first metric.  Holm's correction counts all pairs that could have been tested,
-since the best is only known after looking.  One family a metric, over all panels of the report.
+Within a model every method against every other; across models each entry against the best, and an
+API's against all, that only by the dataset's first metric.  Holm's correction counts all pairs that
+could have been tested, since the best is only known after looking.  One family a metric, over all
+panels of the report; pairs with a trivial baseline are one of their own: a check of each method, no
+choice between them.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,9 +57,10 @@ def _judged(
 ) -> list[tuple[_Tests, Pair]]:
     """Corrected by metric, over all panels; in the order of the metrics."""
     judged = []
-    for metric in dict.fromkeys(metric for tests in found for metric in tests.panel.metrics):
-        own = [(tests, pair) for tests, pair in made if pair.metric == metric]
-        family = sum(tests.possible(metric) for tests in found)
+    metrics = dict.fromkeys(metric for tests in found for metric in tests.panel.metrics)
+    for metric, trivial in itertools.product(metrics, (False, True)):
+        own = [(t, pair) for t, pair in made if (pair.metric, _trivial(pair)) == (metric, trivial)]
+        family = sum(tests.possible(metric, trivial) for tests in found)
         verdicts = iter(judge([pair.difference for _, pair in own if pair.difference], family))
         for tests, pair in own:
             known = (
@@ -66,6 +70,10 @@ def _judged(
     return judged
 
 
+def _trivial(pair: Pair) -> bool:
+    return not (pair.a.cell.method.needs_model and pair.b.cell.method.needs_model)
+
+
 class _Tests:
     """The pairs of one panel.  Sides are kept: each entry stands in many pairs."""
 
@@ -73,9 +81,12 @@ class _Tests:
         self.panel = panel
         self._sides: dict[tuple[int, str, Rows], Side] = {}
 
-    def possible(self, metric: str) -> int:
-        count = len(compare.ranked(self.panel, metric))
-        return count * (count - 1) // 2
+    def possible(self, metric: str, trivial: bool) -> int:
+        """Pairs that there are: of methods with a model, or with a trivial baseline in them."""
+        ranked = [entry for entry, _ in compare.ranked(self.panel, metric)]
+        models = sum(entry.cell.method.needs_model for entry in ranked)
+        whole, without = math.comb(len(ranked), 2), math.comb(models, 2)
+        return whole - without if trivial else without
 
     def of(self, metric: str) -> Iterator[Pair]:
         ranked = compare.ranked(self.panel, metric)
@@ -84,7 +95,9 @@ class _Tests:
         best = ranked[0][0]
         scored = [entry for entry in self.panel.entries if any(entry is e for e, _ in ranked)]
         for one, two in itertools.combinations(scored, 2):
-            crosses = metric == self.panel.metric and (one is best or two is best)
+            crosses = metric == self.panel.metric and (
+                one is best or two is best or one.is_api or two.is_api
+            )
             if one.model == two.model or crosses:
                 yield self._pair(one, two, best, metric)
 
@@ -124,6 +137,8 @@ class _Tests:
             yield "base"
         if a.model == b.model and b.cell.method.name == self.panel.comparison.reference:
             yield "reference"
+        if a.model != b.model and b.is_api:
+            yield "API"
         if best in (a, b):
             yield "best" if b is best else "best is A"
 

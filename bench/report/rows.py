@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
+from typing import Any
 
 from pydantic import ValidationError
 
 from bench.errors import UserError
-from bench.record import Audit, Environment, Status, TrainRecord
+from bench.record import ApiPrediction, Audit, Environment, Status, TrainRecord
+from bench.report.apis import Asked
+from bench.report.apis import asked as asked_of
 from bench.report.measures import (
     Answers,
     Peak,
     Training,
     cost_of,
+    job_kwh,
     peaks_of,
     quality_of,
     training_of,
@@ -30,9 +35,9 @@ from bench.report.parallel import mapped
 from bench.report.plans import Planned
 from bench.report.plans import read as read_plan
 from bench.report.serving import Served
-from bench.report.serving import read as read_serving
-from bench.score.convergence import TimeToTarget, best_loss, resolve_target, time_to_target
-from bench.score.cost import Cost
+from bench.report.serving import of as served_of
+from bench.score.convergence import LOSS, TimeToTarget, best_of, goal_of, time_to_target
+from bench.score.cost import Cost, api_cost
 from bench.score.quality import External, Quality
 from bench.spec import Cell
 from bench.store import Attempt, CellResult
@@ -65,6 +70,7 @@ class Row:
     wall_s: dict[str, float] = field(default_factory=dict)  # by phase
     stage_s: dict[str, dict[str, float]] = field(default_factory=dict)
     cost: Cost | None = None
+    kwh: float | None = None  # of the GPUs, all phases
     environments: tuple[Environment, ...] = ()
     threads: tuple[int, ...] = ()
     interruptions: int = 0
@@ -74,6 +80,7 @@ class Row:
     fingerprints: tuple[str | None, str | None] = (None, None)  # of the training and test rows
     plan: Planned | None = None
     served: Served | None = None
+    asked: Asked | None = None  # what an API said and used
 
     @property
     def problems(self) -> list[str]:
@@ -104,8 +111,13 @@ class Row:
     @cached_property
     def question(self) -> str:
         """What the cell asks, its seed aside: rows that share it are repetitions."""
-        asked = {key: value for key, value in self.cell.identity().items() if key != "seed"}
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+        return _digest(_without_seed(self.cell))
+
+    @cached_property
+    def job(self) -> str:
+        """What the cell asks, seed and micro-batch aside: the same updates, cut differently."""
+        asked = _without_seed(self.cell)
+        return _digest(asked | {"budget": asked["budget"] | {"micro_batch": None}})
 
     def peak(self, phase: str) -> Peak | None:
         """The stage in which the deciding counter stood highest; `process` only if no stage did."""
@@ -132,6 +144,14 @@ class Row:
         return _ratio(self.audit.quantized_params, self.audit.total_params) if self.audit else None
 
 
+def _without_seed(cell: Cell) -> dict[str, Any]:
+    return {key: value for key, value in cell.identity().items() if key != "seed"}
+
+
+def _digest(asked: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+
 def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
@@ -144,21 +164,21 @@ def rows(results: list[CellResult], extra: Mapping[str, External] | None = None)
 
     `extra` holds the `evaluate:…` metrics, see `bench/report/external.py`.
     """
-    losses: dict[tuple[str, ...], list[float]] = {}
+    reached: dict[tuple[str, ...], list[float]] = {}
     made = mapped(lambda result: _readable(result, extra or {}), results)
     for row in made:
-        loss = _best(row)
-        if loss is not None:
-            losses.setdefault(_place(row.cell), []).append(loss)
-    best = {place: fmean(values) for place, values in losses.items()}
+        for place, value in _bests(row):
+            reached.setdefault(place, []).append(value)
+    best = {place: fmean(values) for place, values in reached.items()}
     return sorted((_converged(row, best) for row in made), key=order)
 
 
 def order(row: Row) -> tuple[object, ...]:
     cell = row.cell
     names = (cell.dataset.name, cell.target.name)
-    size = (cell.model.params, cell.model.name)
-    return (*names, *size, method_order(cell), row.question, cell.seed, row.id)
+    size = (cell.model.params or math.inf, cell.model.name)
+    settings = (cell.budget.micro_batch, row.question)
+    return (*names, *size, method_order(cell), *settings, cell.seed, row.id)
 
 
 def method_order(cell: Cell) -> tuple[int, str]:
@@ -196,7 +216,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
     generate = attempt.generate
     training = training_of(result.cell, attempt)
     scores, answers, no_scores = quality_of(result.cell, attempt, extra)
-    return replace(
+    row = replace(
         row,
         attempt=attempt.path.name,
         evidence=_evidence(row.plan, [attempt]),
@@ -211,6 +231,7 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
         peaks=peaks_of(attempt.phases),
         wall_s={record.phase: record.wall_s for record in attempt.phases},
         stage_s={record.phase: record.stage_s for record in attempt.phases},
+        kwh=job_kwh(attempt.phases, attempt),
         cost=cost_of(result.cell, attempt.phases, training),
         environments=tuple(r.environment for r in attempt.phases if r.environment),
         threads=tuple(r.threads for r in attempt.phases if r.threads is not None),
@@ -222,7 +243,23 @@ def _row(row: Row, result: CellResult, extra: Mapping[str, External]) -> Row:
             attempt.train.rows_fingerprint if attempt.train else None,
             generate.rows_fingerprint if generate else None,
         ),
-        served=read_serving(attempt.path),
+        served=served_of(result.cell, attempt),
+    )
+    return row if result.cell.model.endpoint is None else _of_api(row, attempt)
+
+
+def _of_api(row: Row, attempt: Attempt) -> Row:
+    """The machine that asked says nothing about who answered: its memory and versions stay out."""
+    endpoint = row.cell.model.endpoint
+    assert endpoint is not None
+    answers = [p for p in attempt.predictions if isinstance(p, ApiPrediction)]
+    return replace(
+        row,
+        cost=api_cost(endpoint.price, answers),
+        asked=asked_of(answers),
+        peaks=(),
+        environments=(),
+        threads=(),
     )
 
 
@@ -234,7 +271,7 @@ def _why_not_run(result: CellResult) -> str:
 
 def _evidence(plan: Planned | None, attempts: list[Attempt]) -> tuple[str, ...]:
     records = ("train.json", "generate.json", "serve.json", "audit.json")
-    names = ("events.jsonl", "predictions.jsonl", *records, "log.txt")
+    names = ("events.jsonl", "predictions.jsonl", *records, "log.txt", "server.txt")
     files = [a.path / name for a in attempts for name in names]
     found = [f"{path.parent.name}/{path.name}" for path in files if path.exists()]
     return (*found, *(["plan.json"] if plan else []))
@@ -254,25 +291,30 @@ def _outcome(cell: Cell, attempt: Attempt) -> tuple[str, str | None, str | None]
 
 # ---------------------------------------------------------------- convergence
 
-# A relative target looks at the mean of the best losses over the seeds of one method, at the same
-# model, dataset and target: with one seed's own, a lucky seed would move the line for all.
+# A relative target looks at the mean over seeds of one method's best losses (or scores), at the
+# same model, dataset and target: with one seed's own, a lucky seed would move the line for all.
 
 
-def _place(cell: Cell, method: str | None = None) -> tuple[str, ...]:
-    return (cell.model.name, cell.dataset.name, cell.target.name, method or cell.method.name)
+def _place(cell: Cell, measure: str, method: str | None = None) -> tuple[str, ...]:
+    name = method or cell.method.name
+    return (cell.model.name, cell.dataset.name, cell.target.name, measure, name)
 
 
-def _best(row: Row) -> float | None:
+def _bests(row: Row) -> Iterator[tuple[tuple[str, ...], float]]:
     if not row.comparable or row.training is None:
-        return None
-    return best_loss(row.training.evaluations)
+        return
+    for measure, points in row.training.points.items():
+        value = best_of(points, measure)
+        if value is not None:
+            yield _place(row.cell, measure), value
 
 
 def _converged(row: Row, best: Mapping[tuple[str, ...], float]) -> Row:
     target = row.cell.converged
     if target is None or row.training is None:
         return row
-    place = _place(row.cell, target.relative_to)
-    losses = {place[-1]: best.get(place)}
-    reached = time_to_target(row.training.evaluations, resolve_target(target, losses))
-    return replace(row, convergence=reached)
+    measure = LOSS if target.score is None else target.metric(row.cell.dataset)
+    place = _place(row.cell, measure, target.relative_to)
+    goal = goal_of(target, measure, {place[-1]: best.get(place)})
+    points = row.training.points.get(measure, ())
+    return replace(row, convergence=time_to_target(points, goal))

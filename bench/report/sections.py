@@ -10,23 +10,43 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from bench.report import answer, claims, datasets, differences, fits, show, speeds, tables
+from bench.report import (
+    answer,
+    apis,
+    bounds,
+    claims,
+    convergence,
+    datasets,
+    details,
+    differences,
+    fits,
+    micro_batches,
+    ownership,
+    show,
+    speeds,
+    tables,
+)
 from bench.report.advice import Advice
 from bench.report.blocks import Block, Bullets, Picture, Section, Table, Text
 from bench.report.charts import CHARTS, WHOLE, Drawn
 from bench.report.compare import Panel
-from bench.report.frames import frame
 from bench.report.headline import outcomes, sentence
 from bench.report.method import footer, protocol
 from bench.report.rows import PLANNED, Row
-from bench.report.serving import facts
 from bench.report.texts import (
+    BOUNDS,
     DIFFERENCES,
+    EFFICIENCY,
     FIRST_ONLY,
     FIT,
     GAINS,
+    GROUPS,
+    NO_EFFICIENCY,
     NO_MARGIN,
     NOISE,
+    RATES,
+    SCORES,
+    SERVING,
     SPEEDS,
     SUMMARY,
     margin_text,
@@ -48,10 +68,13 @@ class Report:
     advice: Sequence[Advice] = ()
     checked: Mapping[str, Hygiene] = field(default_factory=dict)
     claims: Sequence[claims.Finding] = ()
+    row_scores: bool = False  # whether scores.csv was written
 
     @property
     def rows(self) -> list[Row]:
-        return [row for panel in self.panels for row in panel.rows]
+        """Each once: what an API answered stands in several panels."""
+        found = {row.id: row for panel in self.panels for row in panel.rows}
+        return list(found.values())
 
     @property
     def begun(self) -> list[Panel]:
@@ -107,6 +130,8 @@ def _answer(report: Report) -> Iterator[Block]:
         first, *more = answer.sentences(advice)
         yield Text(first, "lead")
         yield from (Text(sentence) for sentence in more)
+        yield from (Text(sentence) for sentence in ownership.sentences(advice))
+        yield from (Text(sentence) for sentence in bounds.sentences(advice))
         yield from _options(advice)
         if found := answer.changes(advice):
             yield Bullets(found, "What would change this answer")
@@ -139,16 +164,36 @@ def _cost(report: Report) -> Iterator[Block]:
         yield Text(SUMMARY, "note")
     if any(entry.unstable for panel in report.panels for entry in panel.entries):
         yield Text("~: unstable, see [Method](#method).", "note")
+    asked = apis.table(report.rows)
+    if len(asked):
+        yield Table(asked, "Asked of an API", folded=len(asked) > LONG)
     yield from _serving(report)
 
 
 def _serving(report: Report) -> Iterator[Block]:
-    served = [row for row in report.rows if row.served]
-    if not served:
+    served, least = any(row.served for row in report.rows), bounds.table(report.panels)
+    if not served and not len(least):
         yield Text("*Serving was not measured: no cell has a serve phase.*", "note")
         return
-    lines = [{"cell": row.id} | facts(row.served) for row in served if row.served]
-    yield Table(frame(lines), "Serving", folded=len(lines) > LONG)
+    yield Text("Serving", "head")
+    if served:
+        yield from _served(report)
+    if len(least):
+        yield Table(least, "What was not served costs at least", folded=len(least) > LONG)
+        yield Text(BOUNDS, "note")
+
+
+def _served(report: Report) -> Iterator[Block]:
+    yield from report.pictures("serving", "serving-quality")
+    asked = {advice.dataset: advice.constraints for advice in report.advice}
+    for panel in report.begun:
+        made = ownership.costs(panel, asked.get(panel.dataset, panel.cell.constraints))
+        if len(made):
+            yield report.table(made, "Cost of ownership", panel)
+    yield from report.each(ownership.table, "Every measurement of a server")
+    if failed := ownership.failures(report.rows):
+        yield Bullets(failed, "Not served as asked")
+    yield Text(SERVING, "note")
 
 
 def _fit(report: Report) -> Iterator[Block]:
@@ -178,7 +223,13 @@ def _memory(report: Report) -> Iterator[Block]:
 
 def _convergence(report: Report) -> Iterator[Block]:
     yield from report.pictures("loss")
-    yield from report.each(tables.convergence, "Time to target")
+    yield from report.each(convergence.table, "Time to target")
+    yield from (Text(note, "note") for note in convergence.notes(report.panels))
+    for panel in report.begun:
+        made = convergence.runs(panel)
+        if len(made):
+            title = report.table(made, "Time to target, each run", panel).title
+            yield Table(made, title, folded=True)
 
 
 def _speed(report: Report) -> Iterator[Block]:
@@ -188,13 +239,25 @@ def _speed(report: Report) -> Iterator[Block]:
     if made:
         yield from made
         yield Text(SPEEDS, "note")
-    yield Text("*Energy and MFU are not recorded, so none are shown.*", "note")
+    made = list(report.each(micro_batches.table, "Own best micro-batch against the same"))
+    if made:
+        yield from made
+        yield Text(micro_batches.NOTE, "note")
+    made = list(report.each(speeds.efficiency, "Use of the GPUs, and energy"))
+    yield from made
+    yield Text(EFFICIENCY if made else NO_EFFICIENCY, "note")
 
 
 def _quality(report: Report) -> Iterator[Block]:
     yield from report.pictures("quality")
     yield from report.each(tables.quality, "Every metric")
-    yield from report.each(tables.rates, "Answers that could not count")
+    for panel in report.begun:
+        for make, title in ((details.classes, "Each label"), (details.types, "Each entity type")):
+            made = report.table(make(panel), title, panel)
+            if len(made.frame):
+                yield Table(made.frame, made.title, folded=True)
+    yield from report.each(details.rates, "Answers that could not count")
+    yield Text(RATES, "note")
     yield from _differences(report)
     yield from _groups(report)
 
@@ -228,11 +291,11 @@ def _groups(report: Report) -> Iterator[Block]:
         return
     yield Text("Groups", "head")
     yield from report.pictures("groups")
-    yield Text("In brackets: gain over the untuned model. " + GAINS, "note")
+    yield Text(GROUPS + GAINS, "note")
     for panel in grouped:
         for metric in panel.metrics:
             firsts = panel.first_metrics
-            made = report.table(tables.groups(panel, metric), metric, panel)
+            made = report.table(details.groups(panel, metric), metric, panel)
             yield Table(made.frame, made.title, folded=made.folded or metric not in firsts)
             gains = differences.gains(panel, metric) if metric in firsts else None
             if gains is not None and len(gains):
@@ -281,7 +344,7 @@ def _method(report: Report) -> Iterator[Block]:
         yield Table(weights, title, folded=len(weights) > LONG)
     yield Bullets(footer(report.rows), "Prices, machines, versions")
     yield Text(
-        "Everything above can be recomputed from these files; "
-        "[summary.csv](summary.csv) has one row a cell."
+        "Everything above can be recomputed from these files; [summary.csv](summary.csv) has one "
+        "row a cell, " + SCORES[report.row_scores]
     )
     yield Table(tables.sources(report.rows), "Where the numbers come from", folded=True)

@@ -1,56 +1,137 @@
-"""serve.json → what it costs and takes to answer.  The one place that knows its layout.
+"""serve.json and its events → what it takes and costs to answer.
 
 Nothing here is required: a cell without a serve phase has None.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from bench.errors import UserError
+from bench.record import LoadEvent, RequestEvent, ServedVariant, ServeRecord, Status
+from bench.score import serving
+from bench.score.cost import Usd, rental
+from bench.score.serving import Load, Offer, Sample
+from bench.spec import Cell, Serving
+from bench.store import Attempt
 
-FILE = "serve.json"
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of serving the cell, and what was measured at each concurrency."""
+
+    record: ServedVariant
+    loads: tuple[Load, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.record.status is Status.OK
+
+
+@dataclass(frozen=True)
+class Point:
+    """A variant at one concurrency, priced on its target."""
+
+    variant: ServedVariant
+    load: Load
+    offer: Offer
+    asked: Serving
+
+    @property
+    def first_token_p95_ms(self) -> float | None:
+        return 1000 * self.load.first_token.p95 if self.load.first_token else None
+
+    @property
+    def api_per_million(self) -> float | None:
+        """The API's price of the same mix of input and output."""
+        if self.asked.api is None:
+            return None
+        return serving.api_per_million(
+            self.asked.api, self.load.prompt_tokens, self.load.new_tokens
+        )
+
+    def break_even(self, usd_per_hour: float) -> float | None:
+        """Tokens a month from which own machines cost no more than the API; None: never."""
+        api = self.api_per_million
+        return None if api is None else self.offer.break_even(api, usd_per_hour)
 
 
 @dataclass(frozen=True)
 class Served:
-    """What the serve phase measured."""
+    """What the serve phase of a cell found."""
 
-    raw: Mapping[str, Any]
-    usd_per_million_tokens: float | None = None
-    first_token_p95_ms: float | None = None
+    cell: Cell
+    record: ServeRecord
+    variants: tuple[Variant, ...]
 
-    def monthly_usd(self, tokens: float) -> float | None:
-        """Dollars a month for so many tokens, at the utilisation that the record states."""
-        price = self.usd_per_million_tokens
-        return None if price is None else price * tokens / 1e6
+    def points(self) -> list[Point]:
+        """Every concurrency of every variant that was what it is called."""
+        return [
+            self.point_of(variant, load)
+            for variant in self.variants
+            if variant.ok
+            for load in variant.loads
+        ]
+
+    def best(self, max_latency_ms: float | None = None) -> Point | None:
+        """The highest throughput whose first token comes in time."""
+        points = self.points()
+        limit = None if max_latency_ms is None else max_latency_ms / 1000
+        chosen = serving.best([point.load for point in points], limit)
+        return next((point for point in points if point.load is chosen), None)
+
+    def point_of(self, variant: Variant, load: Load) -> Point:
+        asked = self.cell.serve or Serving()
+        stored, price = variant.record.stored_bytes, asked.storage_usd_per_gb_month
+        offer = Offer(
+            usd_per_hour=machine_hour(self.cell),
+            tokens_per_s=load.tokens_per_s,
+            utilization=asked.utilization,
+            storage_usd_per_month=(stored or 0) / 1e9 * (price or 0.0),
+        )
+        return Point(variant.record, load, offer, asked)
 
 
-def read(attempt: Path) -> Served | None:
-    """The serve record of an attempt.  Raises UserError where it isn't JSON."""
-    path = attempt / FILE
-    if not path.exists():
+def machine_hour(cell: Cell) -> Usd:
+    """The whole target for an hour; a CPU machine is rented whole, whoever shares it."""
+    target = cell.target
+    devices = target.devices if target.device == "cuda" else 1
+    return rental(3600, target.price, devices=devices, nodes=target.nodes)
+
+
+def of(cell: Cell, attempt: Attempt) -> Served | None:
+    """What an attempt's serve phase left.  Raises UserError where a file was damaged."""
+    record = attempt.serve
+    if record is None:
         return None
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise UserError(f"{path}: not JSON: the file was damaged") from None
-    return Served(
-        raw=raw,
-        usd_per_million_tokens=raw.get("usd_per_million_tokens"),
-        first_token_p95_ms=raw.get("first_token_p95_ms"),
-    )
+    requests, loads = attempt.requests, attempt.loads
+    variants = tuple(Variant(v, _loads(v.name, requests, loads)) for v in record.variants)
+    return Served(cell, record, variants)
 
 
-def facts(served: Served) -> dict[str, str]:
-    """Its plain numbers and words, as they are named in the record."""
-    hidden = ("schema_version", "phase", "environment", "memory", "stage_s")
-    return {
-        name: f"{value:.4g}" if isinstance(value, float) else str(value)
-        for name, value in served.raw.items()
-        if isinstance(value, (int, float, str)) and name not in hidden
-    }
+def _loads(
+    variant: str, requests: Sequence[RequestEvent], loads: Sequence[LoadEvent]
+) -> tuple[Load, ...]:
+    """Warm-up isn't in them."""
+    found = []
+    for event in loads:
+        if event.variant != variant:
+            continue
+        asked = [
+            request
+            for request in requests
+            if request.counted
+            and request.variant == variant
+            and request.concurrency == event.concurrency
+        ]
+        samples = [sample for request in asked if (sample := _sample(request))]
+        made = serving.load(event.concurrency, event.seconds, samples, len(asked) - len(samples))
+        if made:
+            found.append(made)
+    return tuple(found)
+
+
+def _sample(request: RequestEvent) -> Sample | None:
+    if request.error or request.prompt_tokens is None or request.new_tokens is None:
+        return None
+    return Sample(request.first_token_s, request.total_s, request.prompt_tokens, request.new_tokens)

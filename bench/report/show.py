@@ -62,6 +62,20 @@ def count(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 
+def milliseconds(seconds: float | None) -> str:
+    return NONE if seconds is None else number(1000 * seconds)
+
+
+def tokens(value: float | None) -> str:
+    """A volume as people say it: 4.2 million, 1.3 billion."""
+    if value is None:
+        return NONE
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if value >= size:
+            return f"{number(value / size)} {word}"
+    return number(value)
+
+
 def plain(text: str, limit: int | None = None) -> str:
     """One line without control characters, cut at `limit` characters."""
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)  # terminal colours
@@ -75,6 +89,12 @@ def markdown(text: str) -> str:
     line = plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = re.sub(r"([\\`*|\[\]~$#])", r"\\\1", line)
     return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", line)
+
+
+def source(text: str) -> str:
+    """Where something was found, as Markdown: a link where it is an address."""
+    line = plain(text)
+    return f"<{line}>" if re.fullmatch(r"https?://[^\s<>|]+", line) else markdown(line)
 
 
 def listed(names: list[str], last: str = "and") -> str:

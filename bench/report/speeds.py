@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 import numpy as np
@@ -11,18 +11,21 @@ import pandas as pd
 from bench.report import show
 from bench.report.compare import Entry, Panel
 from bench.report.frames import frame
+from bench.report.measures import Estimate, pooled
 from bench.report.rows import Row
+from bench.score.energy import Energy
 from bench.score.resample import FloatArray
 from bench.score.speed import Interval, Setting, epoch_s, ratio, unlike
 
 
 def reference(panel: Panel, entry: Entry) -> Entry | None:
-    """What an entry's speed is held against: the suite's reference, of the same model."""
-    for other in panel.entries:
-        named = other.cell.method.name == panel.comparison.reference
-        if other.model == entry.model and named and _timed(other):
-            return other
-    return None
+    """What an entry's speed is held against: the suite's reference, of the same model, with the
+    same micro-batch where there is one."""
+    name = panel.comparison.reference
+    found = [e for e in panel.entries if e.model == entry.model and e.cell.method.name == name]
+    own = entry.cell.budget.micro_batch
+    timed = sorted(filter(_timed, found), key=lambda e: e.cell.budget.micro_batch != own)
+    return next(iter(timed), None)
 
 
 def _timed(entry: Entry) -> list[Row]:
@@ -89,10 +92,56 @@ def _line(panel: Panel, entry: Entry) -> dict[str, str]:
     }
 
 
+def efficiency(panel: Panel) -> pd.DataFrame:
+    """How much of the GPUs was used, and what that took; entries of which something is known."""
+    lines = [_used(entry) for entry in panel.entries if _timed(entry)]
+    return frame(line for line in lines if set(list(line.values())[2:]) != {show.NONE})
+
+
+def _used(entry: Entry) -> dict[str, str]:
+    trainings = [row.training for row in _timed(entry) if row.training]
+    found = [training.energy for training in trainings if training.energy]
+    return {
+        "model": entry.model,
+        "method": entry.method,
+        "MFU": show.share(_fmean([training.mfu for training in trainings])),
+        "GPU utilisation": show.share(_fmean([one.utilization for one in found])),
+        "power of all GPUs, W": _mean([one.power_w for one in found]),
+        "Wh per million tokens": _wh(found),
+        "kWh of a run": _mean([row.kwh for row in _timed(entry)]),
+        "hottest, °C": show.number(
+            max((t for one in found if (t := one.temperature_c) is not None), default=None)
+        ),
+        "clocks held back": "; ".join(_held_back(found)) or show.NONE,
+    }
+
+
+def _wh(found: Sequence[Energy]) -> str:
+    """Mean over seeds, within the widest of their intervals."""
+    whole = pooled(
+        Estimate(one.wh_per_million_tokens, one.low, one.high, one.n_steps) for one in found
+    )
+    if whole is None:
+        return show.NONE
+    bounds = show.between(whole.low, whole.high)
+    return show.number(whole.value) + (f" ({bounds})" if bounds else "")
+
+
+def _held_back(found: Sequence[Energy]) -> Iterator[str]:
+    for name in sorted({name for one in found for name in one.slowed}):
+        share = fmean(one.slowed.get(name, 0.0) for one in found)
+        yield f"{name}: {show.share(share)} of readings"
+
+
 def _ratio(panel: Panel, entry: Entry) -> str:
     other = reference(panel, entry)
     if other is None:
         return "not compared: no such run"
+    return told(entry, other)
+
+
+def told(entry: Entry, other: Entry) -> str:
+    """The ratio with its interval, `~` where a speed is unstable, or why there is none."""
     if other is entry:
         return "1"
     found = compared(entry, other)
@@ -120,5 +169,9 @@ def _share_of_epoch(entry: Entry) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> str:
+    return show.number(_fmean(values))
+
+
+def _fmean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return show.number(fmean(known) if known else None)
+    return fmean(known) if known else None

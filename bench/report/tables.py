@@ -73,40 +73,6 @@ def notes(entry: Entry, metric: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def rates(panel: Panel) -> pd.DataFrame:
-    """Answers that could not count: no valid label, empty, cut off."""
-    lines = []
-    for entry in panel.entries:
-        scored = [row.quality for row in entry.good if row.quality]
-        fields = list(dict.fromkeys(name for q in scored for name in q.invalid_rate))
-        line = _name(entry)
-        for name in fields:
-            line[f"{name}: no valid label"] = _share([q.invalid_rate.get(name) for q in scored])
-        line["empty"] = _share([q.empty_rate for q in scored])
-        line["cut off"] = _share([q.truncated_rate for q in scored])
-        lines.append(line)
-    return frame(lines)
-
-
-def groups(panel: Panel, metric: str) -> pd.DataFrame:
-    """A metric in each group, and its gain over the untuned model."""
-    lines = []
-    for entry in panel.entries:
-        line = _name(entry)
-        for group in panel.groups:
-            n = compare.group_rows(panel, group)
-            title = group + (f" (n = {n})" if n is not None else "")
-            gain = compare.group_gain(panel, entry, group, metric)
-            text = _scored(entry.group(group, metric))
-            line[title] = f"{text} ({show.signed(gain)})" if _adapted(entry, gain) else text
-        lines.append(line)
-    return frame(lines)
-
-
-def _adapted(entry: Entry, gain: float | None) -> bool:
-    return entry.cell.method.trains and gain is not None
-
-
 def memory(panel: Panel) -> pd.DataFrame:
     """Peaks of each phase: every counter that there is, and what the deciding one leaves free."""
     cuda = panel.cell.target.device == "cuda"
@@ -180,49 +146,6 @@ def _steps_usd(row: Row) -> float | None:
     return row.cost.train.usd if row.cost and row.cost.train else None
 
 
-def _to_target(rows: Sequence[Row]) -> str:
-    """Mean seconds if every seed reached the target; else how many did."""
-    known = [row.convergence for row in rows if row.convergence]
-    reached = [found.reached.train_s for found in known if found.reached]
-    if not known or all(found.target_loss is None for found in known):
-        return show.NONE
-    if len(reached) == len(known):
-        return _mean(list(reached))
-    return "not reached" if not reached else f"{len(reached)} of {len(known)} seeds"
-
-
-def convergence(panel: Panel) -> pd.DataFrame:
-    """Losses, and what it took to reach the target: seconds, tokens, dollars of training steps."""
-    lines = []
-    for entry in panel.entries:
-        rows = [row for row in entry.good if row.training]
-        if not entry.cell.method.trains or not rows:
-            continue
-        reached = [r.convergence.reached for r in rows if r.convergence and r.convergence.reached]
-        targets = [row.convergence.target_loss for row in rows if row.convergence]
-        whole = len(reached) == len(rows)
-        lines.append(
-            _name(entry)
-            | {
-                "first loss": _mean([r.training.first_validation for r in rows if r.training]),
-                "last loss": _mean([r.training.last_validation for r in rows if r.training]),
-                "target loss": _mean(targets),
-                "to target, s": _to_target(rows),
-                "to target, tokens": _mean([r.tokens for r in reached]) if whole else show.NONE,
-                "to target, USD": _mean([_usd(entry, r.train_s) for r in reached])
-                if whole
-                else show.NONE,
-            }
-        )
-    return frame(lines)
-
-
-def _usd(entry: Entry, seconds: float) -> float:
-    target = entry.cell.target
-    devices = target.devices * target.nodes
-    return seconds / 3600 * devices * target.price.usd_per_device_hour
-
-
 def weights(rows: Sequence[Row]) -> pd.DataFrame:
     """What the audit counted on the model that ran."""
     lines = []
@@ -264,7 +187,8 @@ def failures(rows: Sequence[Row]) -> pd.DataFrame:
 
 def sources(rows: Sequence[Row]) -> pd.DataFrame:
     """The files that each cell's numbers come from."""
-    names = ("events.jsonl", "predictions.jsonl", "train.json", "generate.json", "audit.json")
+    names = ["events.jsonl", "predictions.jsonl", "train.json", "generate.json", "audit.json"]
+    names += ["serve.json"] if any(row.served for row in rows) else []
     return frame(
         {"cell": Link(row.id, f"../{row.id}/cell.json"), "attempt": _attempt(row)}
         | {(short := name.partition(".")[0]): _linked(row, name, short) for name in names}

@@ -27,11 +27,41 @@ SPEEDS = (
     "saving come on top."
 )
 
+EFFICIENCY = (
+    "MFU: what the counted steps have to compute (6 FLOPs a trained weight and token, 4 a frozen "
+    "one, attention besides; of experts those in use) ÷ the GPUs' dense peak; recomputed "
+    "activations don't count. Utilisation: share of time in which a kernel ran, whatever it did. "
+    "Energy of the GPUs alone, by the driver's counter; that of a step is taken from samples about "
+    "a second apart. Interval: blocks of steps. “kWh of a run” holds all phases."
+)
+
+NO_EFFICIENCY = (
+    "*No energy, utilisation or MFU: no cell was run on an NVIDIA GPU whose sensors or peak are "
+    "known.*"
+)
+
+SERVING = (
+    "Closed loop: so many requests under way at once, test rows as prompts, answers streamed; "
+    "warm-up isn't counted. First token: from sending to the first text. Per token: the rest of "
+    "the time ÷ the rest of the tokens. tokens/s: input and output together ÷ the seconds from the "
+    "first request to the last one's end. USD per M tokens: the machine's price ÷ tokens/s at the "
+    "stated utilisation. A month: 730 hours of whole machines. Same answers: rows that the server "
+    "answered just as the generate phase did. The run: training and evaluation; measuring the "
+    "server is not in it."
+)
+
+BOUNDS = (
+    "A bound, not a prediction: the roofline of the target's peaks at 100 % with every device at "
+    "work, as fast as no server is; real ones reach half of it or less. It can show that an API is "
+    "cheaper, not that it is dearer. Lengths: the dataset's stated ones."
+)
+
 DIFFERENCES = (
     "A minus B on the test rows that both answered. Interval: paired bootstrap; where both "
     "sides have several seeds (a method that trains nothing needs one), ± t × the errors of "
     "rows and seeds together. p: approximate randomisation, Holm-corrected over all pairs of "
-    "this metric. *not resolved* isn't *equal*: it says that these rows can't tell. "
+    "this metric (those with a trivial baseline apart). *not resolved* isn't *equal*: it says "
+    "that these rows can't tell. "
     "~: the answers differ on fewer than 10 rows, so the interval is too narrow: go by p. "
 )
 
@@ -45,6 +75,20 @@ FIRST_ONLY = "*Not every metric was tested: of many pairs, only the first of eac
 NOISE = (
     "How far a score moves (one standard deviation) with other test rows, all seeds kept, "
     "and with another training seed, noise of rows taken out:"
+)
+
+RATES = (
+    "Shares of the rows, with their exact 95 % interval (Clopper and Pearson). An answer without "
+    "one valid label is wrong; how answers are read: `docs/numbers.md`."
+)
+
+SCORES = {
+    True: "[scores.csv](scores.csv) one a test row.",
+    False: "`bench export SUITE --scores FILE` writes one a test row.",
+}
+
+GROUPS = (
+    "In brackets: 95 % interval over the group's rows; behind them: gain over the untuned model. "
 )
 
 GAINS = (

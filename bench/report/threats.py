@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from bench.record import Environment
-from bench.report import show
+from bench.report import apis, show
 from bench.report.compare import Entry, Panel
 from bench.report.rows import Row
 
@@ -24,11 +24,12 @@ def threats(panels: Panels) -> list[str]:
 
 
 def _rows(panels: Panels) -> list[Row]:
-    return [row for panel in panels for row in panel.rows]
+    """Each once: what an API answered stands in several panels."""
+    return list({row.id: row for panel in panels for row in panel.rows}.values())
 
 
 def _entries(panels: Panels) -> list[Entry]:
-    return [entry for panel in panels for entry in panel.entries]
+    return list({id(entry): entry for panel in panels for entry in panel.entries}.values())
 
 
 def _environments(panels: Panels) -> list[Environment]:
@@ -119,7 +120,8 @@ def synthetic(panels: Panels) -> list[str]:
 
 
 def random_weights(panels: Panels) -> list[str]:
-    kinds = {(e.model, e.cell.model.weights.kind) for e in _entries(panels)}
+    weights = {e.model: e.cell.model.weights for e in _entries(panels)}
+    kinds = {(model, held.kind) for model, held in weights.items() if held}
     names = sorted(model for model, kind in kinds if kind == "random")
     tiny = sorted(model for model, kind in kinds if kind == "tiny")
     found = []
@@ -192,18 +194,24 @@ def unstable(panels: Panels) -> list[str]:
 
 
 def versions(panels: Panels) -> list[str]:
-    packages: dict[str, set[str]] = {}
+    """Drivers and packages that differ between cells, commits, a dirty tree."""
+    found: dict[str, set[str]] = {}
     commits = set()
     dirty = False
     for env in _environments(panels):
         dirty = dirty or bool(env.git_dirty)
         commits.add(env.git_commit)
-        for name, version in env.packages.items():
-            packages.setdefault(name, set()).add(version)
-    mixed = sorted(name for name, found in packages.items() if len(found) > 1)
+        facts = {"driver": env.driver, "CUDA": env.cuda, "Python": env.python, **env.packages}
+        for name, version in facts.items():
+            found.setdefault(name, set()).add(str(version))
+    mixed = [
+        f"{name} ({' / '.join(sorted(values))})"
+        for name, values in sorted(found.items())
+        if len(values) > 1
+    ]
     told = []
     if mixed:
-        told.append(f"Cells ran with different versions of {show.listed(mixed)}.")
+        told.append(f"Cells ran with different versions of {show.markdown(show.listed(mixed))}.")
     if len(commits) > 1:
         told.append(f"Cells ran from {len(commits)} different commits of this project.")
     if dirty:
@@ -211,8 +219,23 @@ def versions(panels: Panels) -> list[str]:
     return told
 
 
+def chance(panels: Panels) -> list[str]:
+    """Operations that torch calls non-deterministic: by those, the same cell may end elsewhere."""
+    named: dict[str, list[str]] = {}
+    for entry in _entries(panels):
+        audits = [row.audit for row in entry.good if row.audit]
+        for op in sorted({op for audit in audits for op in audit.nondeterministic_ops or ()}):
+            named.setdefault(op, []).append(entry.label)
+    return [
+        f"Not deterministic, by torch's own account: {show.markdown(op)} "
+        f"({show.markdown(show.listed(list(dict.fromkeys(labels))))}). The same cell run again may "
+        "give other losses: `bench rerun CELL --compare` says how far."
+        for op, labels in sorted(named.items())
+    ]
+
+
 def settings(panels: Panels) -> list[str]:
-    tagged = [entry for entry in _entries(panels) if entry.tag]
+    tagged = [e for e in _entries(panels) if e.tag == e.rows[0].question]
     suites = sorted({row.cell.suite_version for row in _rows(panels)})
     told = []
     if tagged:
@@ -265,6 +288,18 @@ def cut_rows(panels: Panels) -> list[str]:
     return told
 
 
+def answered_by_apis(panels: Panels) -> list[str]:
+    found = list(apis.warnings(_rows(panels)))
+    for panel in panels:
+        own = [e.cost.value for e in panel.entries if e.cost and not e.is_api]
+        if own and not any(own) and any(e.is_api and e.cost for e in panel.entries):
+            found.append(
+                f"No price is named for {show.markdown(panel.target)}: its runs look free beside "
+                "what an API costs."
+            )
+    return found
+
+
 def always(panels: Panels) -> list[str]:
     return [
         "Intervals of scores are per cell: two that overlap may still differ. Only the paired "
@@ -284,9 +319,11 @@ CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     load,
     unstable,
     versions,
+    chance,
     settings,
     repeats,
     cut_rows,
+    answered_by_apis,
     always,
 )
 

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from bench import environment, store
-from bench.record import GenerateRecord, Memory, PhaseRecord, Status, TrainRecord
-from bench.run import oom, process
+from bench.record import GenerateRecord, Memory, PhaseRecord, ServeRecord, Status, TrainRecord
+from bench.run import gpus, oom, process
 from bench.run.watch import Death, OnEvent, Watch
 from bench.spec import Cell
 
-KINDS: dict[str, type[PhaseRecord]] = {"train": TrainRecord, "generate": GenerateRecord}
+KINDS: dict[str, type[PhaseRecord]] = {
+    "train": TrainRecord,
+    "generate": GenerateRecord,
+    "serve": ServeRecord,
+}
 Event = dict[str, Any]
 
 
@@ -31,14 +35,19 @@ def run_phase(cell: Cell, attempt: Path, phase: str, on_event: OnEvent) -> Phase
     machine = environment.snapshot()
     begun = {"event": "phase_start", "phase": phase, "t": time.time()}
     store.append_line(events, {**begun, "ranks": process.ranks(cell, phase)})
+    sensors = gpus.sampler(cell, attempt, phase)
     watch = Watch(process.start(cell, attempt, phase), cell.budget, events, on_event)
+    if sensors:
+        watch.look = sensors.look
     killed_before = oom.kills()
     try:
         watch.until_end()
     finally:
         process.kill(watch.workers)
+        used = sensors.close() if sensors else []
     record = compose(attempt, phase, watch.death(oom.kills() > killed_before, attempt))
     record.environment = machine
+    record.gpus = used
     record.memory["process"] = Memory(host_bytes=watch.peak_bytes or None)
     store.write_json(attempt / f"{phase}.json", record)
     return record
@@ -159,6 +168,10 @@ def _counted(attempt: Path, phase: str) -> dict[str, Any]:
     found = store.Attempt(attempt)
     if phase == "generate":
         return {"rows": len(found.predictions)}
+    if phase == "serve":
+        plan = next((e for e in found.served if e["event"] == "plan"), {})
+        done = [e["record"] for e in found.served if e["event"] == "variant"]
+        return {"settings": plan.get("settings", {}), "variants": done}
     steps = found.steps
     return {
         "steps": len(steps),

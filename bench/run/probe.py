@@ -34,6 +34,6 @@ def probe(cell: Cell, attempt: Path, on_event: OnEvent) -> TrainRecord | None:
 
 def probing(cell: Cell) -> Cell:
     """The cell with a budget of two steps on its longest rows."""
-    short = {"max_steps": STEPS, "epochs": None, "probe": True}
+    short = {"max_steps": STEPS, "epochs": None, "probe": True, "score_rows": None}
     budget = {**cell.budget.model_dump(), **short}
     return Cell.model_validate({**cell.model_dump(), "budget": budget})

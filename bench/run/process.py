@@ -140,6 +140,12 @@ def _variables(cell: Cell) -> dict[str, str]:
     return {**DEFAULTS, **ours, **inherited}
 
 
+def visible_devices(cell: Cell) -> list[str]:
+    """The GPUs that a worker sees, as CUDA_VISIBLE_DEVICES names them."""
+    names = _variables(cell)["CUDA_VISIBLE_DEVICES"].split(",")
+    return [name.strip() for name in names if name.strip()]
+
+
 # ---------------------------------------------------------------- forked, for CPUs
 
 

@@ -63,7 +63,7 @@ class Progress:
 
     def cell_begins(self, cell: Cell) -> None:
         self.console.print(f"begin  {_label(cell)}", markup=False)
-        phases = 2 if cell.method.trains else 1
+        phases = 1 + cell.method.trains + (cell.serve is not None)
         self.bars.reset(self.cell, total=phases, visible=True, description="cell")
 
     def phase_begins(self, cell: Cell, phase: str) -> Callable[[dict[str, Any]], None]:
@@ -86,9 +86,16 @@ class Progress:
             self._plain(f"{who}: step {event['step']}: loss {loss}, {speed:.0f} tokens/s")
         elif kind == "evaluation":
             self._plain(f"{who}: step {event['step']}: validation loss {_number(event['loss'])}")
+        elif kind == "scored":
+            what = f"{event['rows']} validation rows answered in {event['seconds']:.1f} s"
+            self._plain(f"{who}: step {event['step']}: {what}")
         elif kind == "generated":
             self.bars.advance(self.step, event["rows"])
             self._plain(f"{who}: {event['rows']} rows answered in {event['seconds']:.1f} s")
+        elif kind == "request":
+            self.bars.advance(self.step, 1)
+            at_once = f"{event['concurrency']} at once"
+            self._plain(f"{who}: {event['variant']}, {at_once}: {event['total_s']:.1f} s")
         elif kind == "phase_end":
             self.bars.advance(self.cell)
 
@@ -96,6 +103,8 @@ class Progress:
         self._done += 1
         self.bars.update(self.suite, completed=self._done)
         reason = f": {record.reason}" if record.reason else ""
+        if record.phase == "serve" and record.status is not Status.OK:
+            reason = f" in serving{reason}"  # what was trained and evaluated stays a result
         colour = COLOURS.get(record.status, "red")
         told = f"[{self._done}/{self._total}] {_label(cell)}: {record.status}{reason}"
         self.console.print(told, style=colour, markup=False)

@@ -6,6 +6,9 @@ What happens to a cell when its suite is run again:
     killed, error                    the phase is tried again; the old record is kept beside it
     interrupted while training       a new attempt; with `checkpoint_every`, the same one goes on
     interrupted while generating     the same attempt goes on with the rows that are missing
+    interrupted while serving        the phase is measured anew, while the trained weights are there
+    `serve` added or changed later   measured where the weights are still there, else skipped: it is
+                                     no part of the cell's id, so nothing is trained again for it
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import cache, store
+from bench import cache, environment, store
 from bench.plan import Plan
-from bench.record import PhaseRecord, Status
-from bench.run import launch, planning, probe, process
+from bench.record import PhaseRecord, ServeRecord, Status
+from bench.run import gpus, launch, planning, probe, process
 from bench.run.progress import Progress
 from bench.spec import Cell
 
@@ -31,10 +34,13 @@ class Finished:
     cell: Cell
     status: Status
     reason: str | None
+    serving: Status | None = None  # of its serve phase, which doesn't change `status`
 
 
 def phases(cell: Cell) -> tuple[str, ...]:
-    return ("train", "generate") if cell.method.trains else ("generate",)
+    """Serving comes last: what it says changes nothing about the cell's quality."""
+    made = ("train", "generate") if cell.method.trains else ("generate",)
+    return (*made, "serve") if cell.serve else made
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,33 @@ class Run:
 def run_suite(cells: Sequence[Cell], how: Run) -> list[Finished]:
     """Run every cell that isn't finished, in order.  Interrupts go up to the caller."""
     todo = [cell for cell in cells if _wanted(cell, how)]
+    for cell in cells:
+        _note(cell, how.results)
     how.progress.begin(total=len(cells), done=len(cells) - len(todo))
     for cell in todo:
         how.progress.cell_begins(cell)
         record = run_cell(cell, how)
         how.progress.cell_ends(cell, record)
     return [state for cell in cells if (state := finished(cell, how.results, retry=False))]
+
+
+def check_keys(cells: Sequence[Cell], results: Path, fresh: bool) -> None:
+    """Before hours or money are spent: the keys of the APIs that will be asked are there.
+
+    Raises UserError.
+    """
+    for cell in cells:
+        asked = cell.model.endpoint and cell.method.needs_model
+        if asked and (fresh or finished(cell, results) is None):
+            environment.api_key(cell.model)
+
+
+def _note(cell: Cell, results: Path) -> None:
+    """A corrected price, title or margin reaches the report without a new run."""
+    path = store.cell_folder(results, cell) / "cell.json"
+    written = store.read_record(Cell, path)
+    if written is not None and written != cell:
+        store.write_json(path, cell)
 
 
 def _wanted(cell: Cell, how: Run) -> bool:
@@ -103,9 +130,7 @@ def _placed(cell: Cell, plan: Plan | None, attempt: Path) -> Cell:
     if cell.strategy.name != "auto":
         return cell
     begun = store.read_record(Cell, attempt / "cell.json")
-    if begun is not None:
-        return begun
-    strategy = planning.resolved(cell, plan)
+    strategy = begun.strategy if begun else planning.resolved(cell, plan)
     placed = Cell.model_validate({**cell.model_dump(), "strategy": strategy.model_dump()})
     store.write_json(attempt / "cell.json", placed)
     return placed
@@ -125,10 +150,10 @@ def _skip(cell: Cell, attempt: Path, reason: str) -> PhaseRecord:
 def _phase(cell: Cell, attempt: Path, phase: str, how: Run) -> PhaseRecord:
     """The phase's final record, or the one that running it leaves."""
     record = _record(attempt, phase)
-    if record and record.status.final:
+    if record and record.status.final and not _asks_otherwise(cell, record):
         return record
     _supersede(attempt, phase)
-    for name in ("events.jsonl", "predictions.jsonl"):
+    for name in ("events.jsonl", "predictions.jsonl", gpus.FILE):
         store.cut_torn_line(attempt / name)
     follow = how.progress.phase_begins(cell, phase)
     return launch.run_phase(cell, attempt, phase, follow)
@@ -142,13 +167,23 @@ def finished(cell: Cell, results: Path, *, retry: bool = True) -> Finished | Non
     attempts = store.attempt_folders(store.cell_folder(results, cell))
     if not attempts:
         return None
+    serving = None
     for phase in phases(cell):
         record = _record(attempts[-1], phase)
-        if record is None or (retry and not record.status.final):
+        if record is None or (retry and not record.status.final) or _asks_otherwise(cell, record):
             return None
-        if record.status is not Status.OK:
+        if phase == "serve":
+            serving = record.status
+        elif record.status is not Status.OK:
             return Finished(cell, record.status, record.reason)
-    return Finished(cell, Status.OK, None)
+    return Finished(cell, Status.OK, None, serving)
+
+
+def _asks_otherwise(cell: Cell, record: PhaseRecord) -> bool:
+    """Serving was measured with other settings than the suite asks for now."""
+    if not isinstance(record, ServeRecord) or cell.serve is None:
+        return False
+    return bool(record.settings) and record.settings != cell.serve.identity()
 
 
 def _resumable(cell: Cell, folder: Path) -> Path | None:
@@ -160,14 +195,18 @@ def _resumable(cell: Cell, folder: Path) -> Path | None:
     first = _record(last, phases(cell)[0])
     if first is not None and first.status is Status.SKIPPED:
         return None
-    if not cell.method.trains:
-        return last
-    trained = _record(last, "train")
+    return last if not cell.method.trains or _goes_on(cell, last) else None
+
+
+def _goes_on(cell: Cell, attempt: Path) -> bool:
+    """Whether a trained method's attempt has what its next phase needs."""
+    generated = _record(attempt, "generate")
+    if generated is not None and generated.status is Status.OK:
+        return True  # serving alone is missing; without its weights it says so
+    trained = _record(attempt, "train")
     if trained is None or not trained.status.final:
-        return last if cell.budget.checkpoint_every and _checkpointed(last) else None
-    if trained.status is not Status.OK:
-        return None
-    return last if cache.trained(last).is_dir() else None
+        return bool(cell.budget.checkpoint_every) and _checkpointed(attempt)
+    return trained.status is Status.OK and cache.trained(attempt).is_dir()
 
 
 def _checkpointed(attempt: Path) -> bool:

@@ -36,6 +36,7 @@ class Watch:
     budget: Budget
     events: Path
     on_event: OnEvent
+    look: Callable[[], None] = lambda: None  # at each poll: whoever else wants to see
     peak_bytes: int = 0
     limit: Death | None = None
     first_dead: tuple[int, int] | None = None  # (rank, exit code) of the first that died by itself
@@ -49,6 +50,7 @@ class Watch:
         while not self._over() and not self.limit:
             time.sleep(POLL_S)
             self._tell()
+            self.look()
             self.limit = self._over_limit(self._measure())
         self._tell()
 

@@ -10,62 +10,50 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from bench.score.entities import entity_pairs, format_entities
+from bench.score.json_text import json_values
+from bench.score.plain import normalise, strip_thinking
 from bench.score.text import SPACELESS
 from bench.spec import DatasetSpec, Field_
-
-Pair = tuple[str, str]
-
-# Not % or - or currency signs: they change what a value means.
-_OUTER = " \t\r\n.,;:!?…'\"`´“”„‘’«»()[]{}<>*_#。、，；：！？「」『』（）【】"
-
-
-# ---------------------------------------------------------------- reasoning traces
-
-
-def strip_thinking(text: str) -> tuple[str, bool]:
-    """(answer, truncated).  The answer is what follows the last `</think>`.
-
-    A trace that never closes has no answer: ("", True).  Chat templates may open the trace inside
-    the prompt, so a closing tag needs no opening one.  Applying it twice changes nothing.
-    """
-    answer = text.rpartition("</think>")[2]
-    return ("", True) if "<think>" in answer else (answer.strip(), False)
-
-
-# ---------------------------------------------------------------- values
-
-
-@lru_cache(maxsize=1 << 14)
-def normalise(value: str) -> str:
-    """How values are compared: case, outer punctuation, spaces, underscores and hyphens alike."""
-    text = unicodedata.normalize("NFKC", value).casefold()
-    spaced = " ".join(re.sub(r"(?<=\w)[_\-](?=\w)|\s+", " ", text).split())
-    return spaced.strip(_OUTER) or spaced
-
 
 # ---------------------------------------------------------------- labels
 
 # Where one statement ends and the next begins; a hyphen only between spaces (labels hold them).
 _STATEMENT = re.compile(r"[\n:;.!?,()\[\]{}|\"“”。：；，！？、（）–—]|\s-\s")
-_NEGATED = re.compile(
-    r"(?:\b(?:not|isn't|neither|nor|rather than|instead of)|n['’]t)(?: (?:a|an|the|about))?\s+$"
+# "I don't think this is a billing problem": between a negation and what it denies stand only such
+# words and other labels.  Elsewhere ("they did not receive the delivery") it denies something else.
+_NOT = (
+    r"(?:\b(?:not(?! only\b| just\b)|cannot|never|neither|nor|without|rather than|instead of)"
+    r"|n['’]t)"
 )
+_FILLER = (
+    "a an the this that it is be been as to of in about appear appears appearing seem seems look "
+    "looks like think believe say call called consider considered classify classified categorize "
+    "categorized label labeled labelled really clearly exactly necessarily strictly quite very "
+    "related belong or and nor either"
+)
+_NOT_AT_ONCE = re.compile(
+    r"(?:\b(?:no|не|nicht|keine?|pas|no es|non è|não é)\s+|不是|并非|不属于)$"
+)
+_REACH = 80  # characters before a label in which it may be negated
 
 
 def parse_label(text: str, labels: Sequence[str]) -> str | None:
     """The one label that an answer gives, as spelt in `labels`; None if it gives none or several.
 
-    1. A reasoning trace is dropped.  Of a JSON object only the string values count, if any.
+    1. A reasoning trace is dropped.  Of JSON only the strings, whole numbers and keys that are
+       `true` count, if any.
     2. The whole answer is a label: that one.
     3. Statements (between line breaks and punctuation) that are just a label: `Intent: billing`,
        "Billing. They also asked about delivery".  If they name a single label, that one.
     4. Else labels mentioned at word boundaries, the longest where one contains another, without
-       those right after "not" and the like.  If a single label is mentioned, that one.
+       those that are negated ("not a billing problem"); one letter only as it is spelt.  If a
+       single label is mentioned, that one.
 
     Two different labels at the step that decides are no answer: choosing the first or the last
     would credit a model for listing its options.
@@ -84,10 +72,44 @@ def _label_names(labels: tuple[str, ...]) -> dict[str, str]:
     return {normalise(label): label for label in labels}
 
 
+def _json_strings(text: str) -> str:
+    """What the JSON of a text says, one value a line; the text itself if it says nothing."""
+    return "\n".join(string for value in json_values(text) for string in _strings(value)) or text
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield str(value)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from [str(key)] if item is True else _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+@dataclass(frozen=True)
+class _Mentions:
+    """A list of labels as patterns: of any label, of single letters, of a negation before one."""
+
+    any_label: re.Pattern[str]
+    letters: re.Pattern[str] | None
+    negated: re.Pattern[str]
+
+
 @lru_cache(maxsize=256)
-def _mention_pattern(labels: tuple[str, ...]) -> re.Pattern[str]:
+def _patterns(labels: tuple[str, ...]) -> _Mentions:
     longest_first = sorted(_label_names(labels), key=lambda name: (-len(name), name))
-    return re.compile("|".join(_bounded(name) for name in longest_first))
+    whole = "|".join(_bounded(name) for name in longest_first)
+    single = [label for label in labels if len(label) == 1 and label.isascii() and label.isalpha()]
+    between = "|".join([*_FILLER.split(), *map(re.escape, longest_first)])
+    return _Mentions(
+        any_label=re.compile(whole),
+        letters=re.compile("|".join(map(_bounded, single))) if single else None,
+        negated=re.compile(rf"{_NOT}(?:\s+(?:{between}))*\s*$"),
+    )
 
 
 def _bounded(name: str) -> str:
@@ -99,140 +121,21 @@ def _bounded(name: str) -> str:
 
 
 def _mentioned(answer: str, labels: tuple[str, ...]) -> set[str]:
-    text, names = normalise(answer), _label_names(labels)
-    return {
-        names[match.group()]
-        for match in _mention_pattern(labels).finditer(text)
-        if not _NEGATED.search(text[max(0, match.start() - 40) : match.start()])
-    }
-
-
-# ---------------------------------------------------------------- JSON
-
-
-def json_objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a text, in order; fences and prose around them don't matter."""
-    decoder = json.JSONDecoder(strict=False)  # models write raw line breaks inside strings
-    start = text.find("{")
-    while start >= 0:
-        try:
-            found, end = decoder.raw_decode(text, start)
-            yield found
-        except (ValueError, RecursionError):
-            end = start + 1
-        start = text.find("{", end)
-
-
-def _json_strings(text: str) -> str:
-    """The string values of the first JSON object, one a line; the text itself if there is none."""
-    found = next(json_objects(text), None)
-    return "\n".join(_strings(found)) or text
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _strings(item)
-
-
-# ---------------------------------------------------------------- entities
-
-_QUOTED = r'"(?:[^"\\]|\\.)*"'
-_PAIR = re.compile(
-    rf"({_QUOTED}|[^\s=:;,{{}}\[\]\"][^=:;,\n{{}}\[\]\"]{{0,59}}?)[ \t]*=[ \t]*"
-    rf"({_QUOTED}|[^;\n]*?)(?=\s*(?:;|\n|$|,\s*[\w .-]+=))"
-)
-_COLON_PAIR = re.compile(r"^\s*(?:[-*+•]\s+)?\**(\w[\w ./-]{0,40}?)\**\s*:\**\s*(\S.*?)\s*$")
-_BULLET = re.compile(r"^(?:[-*+•]|\d+[.)])\s+")
-_BARE_TYPE = re.compile(r"[^\W\d_][\w./-]*(?: [\w./-]+)*")
-_NOTHING = frozenset({"", "none", "null", "n/a"})
-
-
-def parse_entities(text: str) -> list[Pair]:
-    """(type, value) pairs of `order=4821; product=router`, of a JSON object, or of `none`.
-
-    Values are returned as written and compared by `normalise`.  `order=none` is no entity; a value
-    with a separator in it stands in double quotes, with JSON escapes.
-    """
-    answer = strip_thinking(text)[0]
-    found = _json_list(answer) if answer.startswith("[") else next(json_objects(answer), None)
-    if found is not None:
-        return entity_pairs(found)
-    pairs = [(match[1], match[2]) for match in _PAIR.finditer(answer)]
-    if not pairs:
-        lines = (_COLON_PAIR.match(line) for line in re.split("[;\n]", answer))
-        pairs = [(match[1], match[2]) for match in lines if match]
-    return [
-        (_unquoted(_BULLET.sub("", kind).strip("*`")), _unquoted(value))
-        for kind, value in pairs
-        if value.startswith('"') or normalise(value) not in _NOTHING
-    ]
-
-
-def _json_list(text: str) -> list[Any] | None:
-    try:
-        found = json.JSONDecoder(strict=False).raw_decode(text)[0]
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, list) else None
-
-
-def _unquoted(text: str) -> str:
-    if re.fullmatch(_QUOTED, text):
-        try:
-            return str(json.loads(text, strict=False))
-        except ValueError:
-            pass
-    return text.strip()
-
-
-def entity_pairs(value: Any) -> list[Pair]:
-    """(type, value) pairs of a row's value: {type: value or list of values}, [[type, value], …],
-    [{"type": …, "value": …}, …], or text as `parse_entities` reads it.  None is no entity."""
-    if isinstance(value, str):
-        return parse_entities(value)
-    if isinstance(value, Mapping):
-        if set(value) == {"entities"} and isinstance(value["entities"], dict | list):
-            return entity_pairs(value["entities"])
-        if set(value) == {"type", "value"}:
-            value = {str(value["type"]): value["value"]}
-        return [(str(kind), text) for kind, item in value.items() for text in _texts(item)]
-    if isinstance(value, list | tuple):
-        return [pair for item in value for pair in _pairs_of_item(item)]
-    return []
-
-
-def _pairs_of_item(item: Any) -> list[Pair]:
-    if isinstance(item, list | tuple) and len(item) == 2:
-        return [(str(item[0]), text) for text in _texts(item[1])]
-    return entity_pairs(item) if isinstance(item, Mapping) else []
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, list | tuple):
-        return [text for item in value for text in _texts(item)]
-    if value is None or isinstance(value, Mapping):
-        return []
-    return [value if isinstance(value, str) else json.dumps(value)]
-
-
-def format_entities(pairs: Sequence[Pair]) -> str:
-    """`type=value; type=value`, or `none`: what `parse_entities` reads back."""
-    return "; ".join(f"{_type(kind)}={_value(text)}" for kind, text in pairs) or "none"
-
-
-def _type(kind: str) -> str:
-    bare = len(kind) <= 60 and _BARE_TYPE.fullmatch(kind)
-    return kind if bare else json.dumps(kind, ensure_ascii=False)
-
-
-def _value(text: str) -> str:
-    bare = text == text.strip() and not re.search('[;={"\n]', text)
-    return (
-        text if bare and normalise(text) not in _NOTHING else json.dumps(text, ensure_ascii=False)
-    )
+    """Labels that stand in the answer and aren't denied there."""
+    names, patterns = _label_names(labels), _patterns(labels)
+    spelt = set(patterns.letters.findall(answer)) if patterns.letters else set()
+    found = set()
+    for line in answer.split("\n"):
+        text = normalise(line)
+        for match in patterns.any_label.finditer(text):
+            label, before = (
+                names[match.group()],
+                text[max(0, match.start() - _REACH) : match.start()],
+            )
+            article = patterns.letters is not None and len(label) == 1 and label not in spelt
+            if not (article or patterns.negated.search(before) or _NOT_AT_ONCE.search(before)):
+                found.add(label)
+    return found
 
 
 # ---------------------------------------------------------------- fields
@@ -241,13 +144,14 @@ def _value(text: str) -> str:
 def split_fields(text: str, dataset: DatasetSpec) -> dict[str, str | None]:
     """The raw text of each answer field; None where the answer doesn't have the field.
 
-    `lines` are tried first for that format, a JSON object first for `json`.  Where no field name is
-    found at all, every field is offered the whole answer, so that an untuned model that answers in
-    free prose is read rather than called empty.
+    `lines` are tried first for that format, JSON first for `json`.  Where no field name is found at
+    all, every field is offered the whole answer, so that an untuned model that answers in free
+    prose is read rather than called empty.
     """
     answer = strip_thinking(text)[0]
     if dataset.format == "plain":
         return {dataset.answer[0].name: answer}
+    answer = _unwrapped(answer)
     readers = [_from_lines, _from_json]
     for read in readers if dataset.format == "lines" else reversed(readers):
         found = read(answer, dataset)
@@ -256,43 +160,100 @@ def split_fields(text: str, dataset: DatasetSpec) -> dict[str, str | None]:
     return {field.name: answer for field in dataset.answer}
 
 
+_WRAPPED = re.compile(
+    r"```\w*\n(?P<fenced>.*?)\n?```|<(?P<tag>answer|output|response)>(?P<tagged>.*)</(?P=tag)>",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def _unwrapped(answer: str) -> str:
+    """An answer that stands in one code fence or pair of tags as a whole, without them."""
+    match = _WRAPPED.fullmatch(answer)
+    return answer if match is None else (match["fenced"] or match["tagged"] or "").strip()
+
+
 def _from_json(answer: str, dataset: DatasetSpec) -> dict[str, str]:
+    """From all objects of the answer, and from objects right inside them; the first one counts."""
     names = {normalise(field.name): field.name for field in dataset.answer}
-    for found in json_objects(answer):
-        known = {
-            names[key]: value for raw, value in found.items() if (key := normalise(raw)) in names
-        }
-        if known:
-            return {name: _as_text(value) for name, value in known.items() if value is not None}
-    return {}
+    found: dict[str, str] = {}
+    for value in _objects(answer):
+        for raw, item in value.items():
+            if item is not None and (name := names.get(normalise(str(raw)))):
+                found.setdefault(name, _as_text(item))
+    return found
+
+
+def _objects(answer: str) -> Iterator[dict[Any, Any]]:
+    for value in json_values(answer):
+        outer = [value] if isinstance(value, dict) else value
+        objects = [item for item in outer if isinstance(item, dict)]
+        yield from objects
+        for one in objects:
+            yield from (item for item in one.values() if isinstance(item, dict))
 
 
 def _as_text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value.strip()
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _from_lines(answer: str, dataset: DatasetSpec) -> dict[str, str]:
-    """Each field's text runs to the next field name; of a repeated name the first counts."""
+    """Each field's text runs to the next field name; of a repeated name the first counts.
+
+    Names begin a line.  Those that don't anywhere are looked for inside lines: a model that was
+    not tuned may put `reply: … intent: …` on one.
+    """
     names = {normalise(field.name): field.name for field in dataset.answer}
-    headers = list(_header(tuple(names.values())).finditer(answer))
-    ends = [*(match.start() for match in headers), len(answer)][1:]
+    every = tuple(names.values())
+    headers = [(m.start(), m.end(), _named(m)) for m in _header(every).finditer(answer)]
+    if headers:
+        known = {name for *_, name in headers}
+        headers += _inside(answer, tuple(n for n in every if normalise(n) not in known))
+    headers.sort()
+    ends = [*(start for start, *_ in headers), len(answer)][1:]
     found: dict[str, str] = {}
-    for match, end in zip(headers, ends, strict=True):
-        text = _escaped_header(tuple(names.values())).sub("", answer[match.end() : end])
-        found.setdefault(names[normalise(match["name"])], text.strip())
+    for (_, begin, name), end in zip(headers, ends, strict=True):
+        text = _escaped_header(every).sub("", answer[begin:end])
+        found.setdefault(names[name], text.strip())
+    return found
+
+
+def _named(match: re.Match[str]) -> str:
+    return normalise(match["name"] or match["head"])
+
+
+def _inside(answer: str, missing: tuple[str, ...]) -> list[tuple[int, int, str]]:
+    """The first place inside a line of each name that begins none."""
+    found = []
+    for name in missing:
+        if match := _inline(name).search(answer):
+            found.append((match.start(), match.end(), normalise(name)))
     return found
 
 
 _DECORATION = r"(?:(?:[-+*•>]|\#+|\d+[.)])[ \t]+)?[*_`\"']*"
 
 
+def _spelt(name: str) -> str:
+    return re.sub(r"[-_]", r"[ _-]", name.replace(".", r"\."))
+
+
 @lru_cache(maxsize=256)
 def _header(names: tuple[str, ...], indent: str = "^[ ]{0,3}") -> re.Pattern[str]:
-    """`name:` at a line's start, after an optional bullet, number, heading mark or bold."""
-    ways = (re.sub(r"[-_]", r"[ _-]", name.replace(".", r"\.")) for name in names)
-    options = "|".join(sorted(ways, key=len, reverse=True))
-    pattern = rf"{indent}{_DECORATION}(?P<name>{options})[*_`\"']*[ \t]*[:：][*_`]*[ \t]*"
+    """`name:` at a line's start, after an optional bullet, number, heading mark or bold; or a
+    heading of its own, `### name`."""
+    options = "|".join(sorted(map(_spelt, names), key=len, reverse=True))
+    pattern = (
+        rf"{indent}(?:{_DECORATION}(?P<name>{options})[*_`\"']*[ \t]*[:：=][*_`]*[ \t]*"
+        rf"|\#+[ \t]+[*_`]*(?P<head>{options})[*_`]*[ \t]*$)"
+    )
     return re.compile(pattern, re.MULTILINE | re.IGNORECASE)
+
+
+@lru_cache(maxsize=256)
+def _inline(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=[\s;,.|])[*_`]*{_spelt(name)}[*_`]*[ \t]*[:：][*_`]*[ \t]*", re.I)
 
 
 @lru_cache(maxsize=256)

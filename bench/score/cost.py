@@ -1,7 +1,7 @@
 """What a job costs, and which methods are worth it.
 
 A rental bills wall time of every device, loading and evaluation included; the training part stands
-apart so that methods can be compared.
+apart so that methods can be compared.  An API bills tokens, as it counts them itself.
 
     python -m pytest tests/score/test_cost.py
 """
@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from bench.spec import Price
+from bench.record import ApiPrediction
+from bench.spec import Price, TokenPrice
 
 
 class _Frozen(BaseModel):
@@ -29,9 +30,9 @@ class Usd(_Frozen):
 
 
 class Cost(_Frozen):
-    """A job's cost; None where seconds or tokens are unknown."""
+    """A job's cost; None where seconds or tokens are unknown, and of devices that nobody rents."""
 
-    device_hours: float
+    device_hours: float | None
     job: Usd
     train: Usd | None
     per_million_training_tokens: Usd | None
@@ -66,6 +67,39 @@ def job_cost(
         train=train,
         per_million_training_tokens=_scaled(train, 1e6 / tokens) if train and tokens else None,
     )
+
+
+def token_usd(
+    price: TokenPrice, input_tokens: int, output_tokens: int, cached_tokens: int = 0
+) -> float:
+    """Dollars of one request; `cached_tokens` are those of the input that the server had cached."""
+    cached = price.usd_per_million_cached_input
+    whole, cached_usd = input_tokens, 0.0
+    if cached is not None:
+        whole, cached_usd = input_tokens - cached_tokens, cached_tokens * cached
+    paid = whole * price.usd_per_million_input + output_tokens * price.usd_per_million_output
+    return (paid + cached_usd) / 1e6
+
+
+def answer_usd(price: TokenPrice, answered: ApiPrediction) -> float | None:
+    """Dollars of one answer by the server's own usage; None where it reported none."""
+    if answered.prompt_tokens is None or answered.new_tokens is None:
+        return None
+    usage = answered.response.get("usage") or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return token_usd(price, answered.prompt_tokens, answered.new_tokens, cached)
+
+
+def api_cost(price: TokenPrice | None, answers: Sequence[ApiPrediction]) -> Cost | None:
+    """All answers of a cell; None without a price, or where one answer's usage is unknown."""
+    if price is None:
+        return None
+    each = [answer_usd(price, answered) for answered in answers]
+    if any(usd is None for usd in each):
+        return None
+    usd = sum(usd for usd in each if usd is not None)
+    job = Usd(usd=usd, low_usd=usd, high_usd=usd)
+    return Cost(device_hours=None, job=job, train=None, per_million_training_tokens=None)
 
 
 def _scaled(cost: Usd, factor: float) -> Usd:

@@ -16,26 +16,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench.score.answers import (
-    entity_pairs,
-    format_answer,
-    normalise,
-    parse_label,
-    text_options,
-    true_label,
-)
+from bench.score.answers import format_answer, parse_label, text_options, true_label
+from bench.score.entities import entity_pairs
 from bench.score.overlap import matches, repeated
+from bench.score.plain import normalise
 from bench.spec import DatasetSpec, Field_
 
 SHOWN = 5  # examples of what was found
 FEW_ROWS = 10  # a label with fewer test rows has an F1 of its own that says little
+DOMINANT = 0.8  # share of test rows with one label: always saying it then scores as much
 LEAKING = 0.5  # share of prompts that name their own label and no other
 LONG_ENOUGH = 20  # characters of a reply that stands in its own prompt: shorter ones may by chance
 
@@ -93,6 +89,9 @@ class Truncation(_Frozen):
     train_cut: int = Field(description="Train rows whose answer is cut at max_length.")
     train_dropped: int = Field(description="Train rows whose prompt alone fills max_length.")
     test_answers_cut: int = Field(description="True test answers longer than max_new_tokens.")
+    test_prompts_long: int | None = Field(
+        None, description="Test prompts of more than max_length tokens; they are asked whole."
+    )
     rows: tuple[int, int] = Field(description="Train and test rows that were counted.")
 
 
@@ -285,17 +284,27 @@ def _of_answers(found: Hygiene, dataset: DatasetSpec) -> list[str]:
         for name, count in facts.unknown.items():
             if count:
                 told.append(f"{split}: {count} rows have a {name} that isn't in its list of labels")
+    for name in found.splits["test"].labels:
+        told += _of_label(name, found.splits["train"], found.splits["test"])
     train, test = found.splits["train"], found.splits["test"]
-    for name, counts in test.labels.items():
-        unseen = [label for label, n in counts.items() if n and not train.labels[name][label]]
-        rare = [label for label, n in counts.items() if n < FEW_ROWS]
-        if unseen:
-            told.append(f"{name}: test asks for labels that train never shows: {', '.join(unseen)}")
-        if rare:
-            told.append(f"{name}: fewer than {FEW_ROWS} test rows each for {', '.join(rare)}")
     if strangers := sorted(set(test.groups) - set(train.groups)):
         told.append(f"groups that train doesn't have: {', '.join(strangers)}")
     return told
+
+
+def _of_label(name: str, train: Split, test: Split) -> Iterator[str]:
+    """Balance: labels that train lacks, that test hardly has, that nearly all test rows have."""
+    counts = test.labels[name]
+    unseen = [label for label, n in counts.items() if n and not train.labels[name][label]]
+    rare = [label for label, n in counts.items() if n < FEW_ROWS]
+    most = max(counts, key=lambda label: counts[label])
+    if unseen:
+        yield f"{name}: test asks for labels that train never shows: {', '.join(unseen)}"
+    if rare:
+        yield f"{name}: fewer than {FEW_ROWS} test rows each for {', '.join(rare)}"
+    if counts[most] >= DOMINANT * max(1, test.rows):
+        share = f"{counts[most]} of {test.rows}"
+        yield f"{name}: always saying {most} would be right on {share} test rows"
 
 
 def _of_lengths(found: Hygiene) -> list[str]:
@@ -311,6 +320,11 @@ def _of_lengths(found: Hygiene) -> list[str]:
             told.append(
                 f"{cut.model}: {cut.train_dropped} of {train} train prompts fill "
                 f"{cut.max_length} tokens alone and are dropped"
+            )
+        if cut.test_prompts_long:
+            told.append(
+                f"{cut.model}: {cut.test_prompts_long} of {test} test prompts are longer than "
+                f"{cut.max_length} tokens, longer than all that is trained on"
             )
         if cut.test_answers_cut:
             told.append(

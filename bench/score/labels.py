@@ -9,13 +9,23 @@ counts.  The tests compare each number with scikit-learn's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 import numpy as np
 
-from bench.score.answers import Pair, normalise
-from bench.score.resample import FloatArray, Sums, divide, known, mean_of
+from bench.score.entities import Pair
+from bench.score.plain import normalise
+from bench.score.resample import (
+    FloatArray,
+    Sums,
+    divide,
+    known,
+    mean_of,
+    percentile_interval,
+    resampled_sums,
+    unseen,
+)
 
 # ---------------------------------------------------------------- labels
 
@@ -69,7 +79,8 @@ def micro_f1_of_sums(sums: FloatArray) -> FloatArray:
 
 def accuracy(predicted: Sequence[str | None], true: Sequence[str]) -> Sums:
     """Share of rows with the true label; invalid answers are wrong."""
-    return mean_of([float(a == b) for a, b in zip(predicted, true, strict=True)])
+    right = [float(a == b) for a, b in zip(predicted, true, strict=True)]
+    return mean_of(right, "accuracy|invalid:wrong")
 
 
 def invalid_rate(predicted: Sequence[str | None]) -> float | None:
@@ -95,6 +106,19 @@ def per_class(counts: FloatArray, labels: Sequence[str]) -> dict[str, float | No
     """F1 of each label."""
     scores = class_f1(counts.sum(axis=0))
     return {label: known(float(score)) for label, score in zip(labels, scores, strict=True)}
+
+
+def class_intervals(counts: FloatArray) -> list[tuple[float, float] | None]:
+    """95 % bootstrap interval of each class's F1 over rows; None below two rows, or where no
+    resample holds the class.  Where nothing varies, the rows that have the class decide."""
+    if len(counts) < 2:
+        return [None] * (counts.shape[1] // 3)
+    drawn = class_f1(resampled_sums(counts))
+    having = (counts.reshape(len(counts), 3, -1)[:, 1:] > 0).any(axis=1).sum(axis=0)
+    return [
+        unseen(percentile_interval(column[~np.isnan(column)]), int(n))
+        for column, n in zip(drawn.T, having, strict=True)
+    ]
 
 
 # ---------------------------------------------------------------- entities
@@ -130,17 +154,30 @@ def entity_f1_of_sums(sums: FloatArray) -> FloatArray:
     return divide(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
 
 
+Counts = Callable[[Sequence[Sequence[Pair]], Sequence[Sequence[Pair]]], FloatArray]
+
+
+def sums_by_type(
+    predicted: Sequence[Sequence[Pair]],
+    true: Sequence[Sequence[Pair]],
+    counts: Counts = entity_counts,
+) -> dict[str, Sums]:
+    """F1 of each entity type, true or predicted, as per-row counts; strict unless `counts` says."""
+    kinds = sorted({normalise(kind) for row in [*predicted, *true] for kind, _ in row})
+    return {
+        kind: Sums(counts(_only(predicted, kind), _only(true, kind)), entity_f1_of_sums)
+        for kind in kinds
+    }
+
+
 def per_type(
     predicted: Sequence[Sequence[Pair]], true: Sequence[Sequence[Pair]]
 ) -> dict[str, tuple[float | None, int]]:
     """Strict F1 and number of true pairs of each entity type."""
-    kinds = sorted({normalise(kind) for row in [*predicted, *true] for kind, _ in row})
-    scores: dict[str, tuple[float | None, int]] = {}
-    for kind in kinds:
-        counts = entity_counts(_only(predicted, kind), _only(true, kind))
-        score = Sums(counts, entity_f1_of_sums).value()
-        scores[kind] = (score, int(counts[:, 2].sum()))
-    return scores
+    return {
+        kind: (sums.value(), int(sums.rows[:, 2].sum()))
+        for kind, sums in sums_by_type(predicted, true).items()
+    }
 
 
 def _only(rows: Sequence[Sequence[Pair]], kind: str) -> list[list[Pair]]:

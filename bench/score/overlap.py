@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from bench.score.answers import normalise
+from bench.score.plain import normalise
 
 NEAR = 0.7  # one word of ten changed gives about 0.75
 SIZE = 5

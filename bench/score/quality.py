@@ -18,18 +18,9 @@ from pydantic import BaseModel, ConfigDict
 
 from bench.record import Prediction
 from bench.score import labels, text
-from bench.score.answers import (
-    Pair,
-    entity_pairs,
-    format_entities,
-    normalise,
-    parse_entities,
-    parse_label,
-    split_fields,
-    strip_thinking,
-    text_options,
-    true_label,
-)
+from bench.score.answers import parse_label, split_fields, text_options, true_label
+from bench.score.entities import Pair, entity_pairs, format_entities, parse_entities
+from bench.score.plain import normalise, strip_thinking
 from bench.score.resample import FloatArray, Sums, known, mean_of
 from bench.spec import DatasetSpec, Field_
 
@@ -64,8 +55,9 @@ class Quality(_Frozen):
     n: int
     metrics: dict[str, Metric]
     groups: dict[str, dict[str, Value]]
-    per_class: dict[str, dict[str, Value]]
-    per_type: dict[str, dict[str, Value]]
+    per_class: dict[str, dict[str, Metric]]
+    per_type: dict[str, dict[str, Metric]]
+    per_type_partial: dict[str, dict[str, Metric]]
     invalid_rate: dict[str, float | None]
     empty_rate: float | None
     truncated_rate: float | None
@@ -128,11 +120,13 @@ def _bleu(column: Column) -> Sums:
 
 
 def _f1(column: Column) -> Sums:
-    return Sums(column.label_counts, labels.macro_f1_of_sums)
+    return Sums(
+        column.label_counts, labels.macro_f1_of_sums, "f1|macro|labels:occurring|invalid:wrong"
+    )
 
 
 def _micro_f1(column: Column) -> Sums:
-    return Sums(column.label_counts, labels.micro_f1_of_sums)
+    return Sums(column.label_counts, labels.micro_f1_of_sums, "f1|micro|invalid:not-predicted")
 
 
 def _accuracy(column: Column) -> Sums:
@@ -140,17 +134,18 @@ def _accuracy(column: Column) -> Sums:
 
 
 def _invalid_rate(column: Column) -> Sums:
-    return mean_of([float(label is None) for label in column.predicted_labels])
+    invalid = [float(label is None) for label in column.predicted_labels]
+    return mean_of(invalid, "share of answers without one label")
 
 
 def _entity_f1(column: Column) -> Sums:
     counts = labels.entity_counts(column.predicted_entities, column.true_entities)
-    return Sums(counts, labels.entity_f1_of_sums)
+    return Sums(counts, labels.entity_f1_of_sums, "entity f1|micro|match:exact")
 
 
 def _entity_partial_f1(column: Column) -> Sums:
     counts = labels.entity_partial_counts(column.predicted_entities, column.true_entities)
-    return Sums(counts, labels.entity_f1_of_sums)
+    return Sums(counts, labels.entity_f1_of_sums, "entity f1|micro|match:shared words of a type")
 
 
 # name: (type of field that it scores, function)
@@ -231,7 +226,7 @@ def scored(
     """
     if problems := validate_metrics(dataset):
         raise ValueError(f"dataset {dataset.name}: " + "; ".join(problems))
-    columns = _columns(dataset, predictions)
+    columns = read(dataset, predictions)
     scorers = {
         f"{column.field.name}.{name}": _scorer(name, column, extra or {})
         for column in columns
@@ -247,7 +242,10 @@ def scored(
             for group, rows in _groups(predictions).items()
         },
         per_class={column.field.name: _per_class(column) for column in label_columns},
-        per_type={column.field.name: _per_type(column) for column in entity_columns},
+        per_type={c.field.name: _per_type(c, labels.entity_counts) for c in entity_columns},
+        per_type_partial={
+            c.field.name: _per_type(c, labels.entity_partial_counts) for c in entity_columns
+        },
         invalid_rate={
             column.field.name: labels.invalid_rate(column.predicted_labels)
             for column in label_columns
@@ -266,13 +264,14 @@ def statistics(dataset: DatasetSpec, predictions: Sequence[Prediction]) -> dict[
     """The built-in metrics as per-row counts, for paired tests between two methods."""
     return {
         f"{column.field.name}.{name}": METRICS[name][1](column)
-        for column in _columns(dataset, predictions)
+        for column in read(dataset, predictions)
         for name in column.field.metrics
         if name in METRICS
     }
 
 
-def _columns(dataset: DatasetSpec, predictions: Sequence[Prediction]) -> list[Column]:
+def read(dataset: DatasetSpec, predictions: Sequence[Prediction]) -> list[Column]:
+    """The answers, read field by field."""
     answers = [split_fields(row.prediction, dataset) for row in predictions]
     return [
         Column(
@@ -303,17 +302,32 @@ def _share(flags: Sequence[bool]) -> float | None:
     return known(sum(flags) / len(flags)) if flags else None
 
 
-def _per_class(column: Column) -> dict[str, Value]:
+def _per_class(column: Column) -> dict[str, Metric]:
     scores = labels.per_class(column.label_counts, column.field.labels)
+    bounds = labels.class_intervals(column.label_counts)
     return {
-        label: Value(value=value, n=column.true_labels.count(label))
-        for label, value in scores.items()
+        label: _metric(value, interval, column.true_labels.count(label))
+        for (label, value), interval in zip(scores.items(), bounds, strict=True)
     }
 
 
-def _per_type(column: Column) -> dict[str, Value]:
-    scores = labels.per_type(column.predicted_entities, column.true_entities)
-    return {kind: Value(value=value, n=n) for kind, (value, n) in scores.items()}
+def _per_type(column: Column, counts: labels.Counts) -> dict[str, Metric]:
+    """n: the true entities of a type; the interval is over rows."""
+    found = labels.sums_by_type(column.predicted_entities, column.true_entities, counts)
+    return {
+        kind: _metric(sums.value(), _interval(sums), int(sums.rows[:, 2].sum()))
+        for kind, sums in found.items()
+    }
+
+
+def _interval(sums: Sums) -> tuple[float, float] | None:
+    """Of the rows that have the type, true or predicted: the others say nothing about it."""
+    return Sums(sums.rows[sums.rows.any(axis=1)], sums.finish).interval()
+
+
+def _metric(value: float | None, interval: tuple[float, float] | None, n: int) -> Metric:
+    low, high = interval or (None, None)
+    return Metric(value=value, low=low, high=high, n=n)
 
 
 # ---------------------------------------------------------------- one metric over rows and groups

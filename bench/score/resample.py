@@ -37,6 +37,7 @@ class Sums:
     finish: Callable[[FloatArray], FloatArray]
     signature: str | None = None
     per_example: tuple[float, ...] | None = None
+    scale: float = 1.0  # the most that the metric can be
 
     def value(self, rows: Sequence[int] | None = None) -> float | None:
         """The metric over the rows with these indices, or over all; None where undefined."""
@@ -47,12 +48,30 @@ class Sums:
         """95 % percentile bootstrap interval over rows (Efron and Tibshirani 1993, ch. 13).
 
         Rows are resampled with a fixed seed, the same draws for every metric.  None below two
-        rows.  Known limit: with no variation at all (10 of 10 right) it has width zero.
+        rows.  Without any variation (10 of 10 right) see `unseen`.
         """
         if len(self.rows) < 2:
             return None
         values = self.finish(resampled_sums(self.rows))
-        return percentile_interval(values[~np.isnan(values)])
+        found = percentile_interval(values[~np.isnan(values)])
+        return unseen(found, len(self.rows), self.scale)
+
+
+def unseen(
+    interval: tuple[float, float] | None, n: int, scale: float = 1.0
+) -> tuple[float, float] | None:
+    """The interval, widened where n rows showed no variation at all, so that a bootstrap saw none.
+
+    Up to 1 − 0.025^(1/n) of all rows may still be otherwise (Clopper and Pearson 1934, 0 of n),
+    each worth the whole scale.
+    """
+    if interval is None or interval[0] != interval[1] or n < 1:
+        return interval
+    reach = scale * (1 - ((1 - LEVEL) / 2) ** (1 / n))
+    low, high = interval[0] - reach, interval[1] + reach
+    if 0 <= interval[0] <= scale:
+        low, high = max(0.0, low), min(scale, high)
+    return round(low, DECIMALS), round(high, DECIMALS)
 
 
 def known(value: float) -> float | None:

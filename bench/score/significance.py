@@ -240,14 +240,15 @@ def _interval(
 ) -> tuple[float, float] | None:
     """95 %: percentiles of the paired bootstrap; with several seeds ± t × both standard errors.
 
-    Where the methods never differ a bootstrap sees no noise at all.  Then: they may still differ on
-    up to 1 − 0.025^(1/n) of all rows (Clopper and Pearson 1934 with 0 of n), each worth the scale.
+    Where the methods never differ (or the metric doesn't show it, as where nothing is right) a
+    bootstrap sees no noise at all.  Then: they may still differ on up to 1 − 0.025^(1/n) of all
+    rows (Clopper and Pearson 1934 with 0 of n), each worth the scale.
     """
     if a.n < 2:
         return None
-    if not noise.differing:
+    if not noise.differing or (noise.seeds is None and not noise.rows):
         reach = scale * (1 - (ALPHA / 2) ** (1 / noise.units))
-        return round(-reach, 10), round(reach, 10)
+        return round(max(-scale, value - reach), 10), round(min(scale, value + reach), 10)
     if noise.seeds is None:
         replicates = a.replicates - b.replicates
         return percentile_interval(replicates[~np.isnan(replicates)])

@@ -173,7 +173,7 @@ def corpus_bleu(
         found = sentence.sentence_score(prediction, list(options))
         rows.append([found.sys_len, found.ref_len, *found.counts, *found.totals])
     counts = np.asarray(rows, dtype=np.float64)
-    return Sums(counts, bleu_of_sums, str(corpus.get_signature()))
+    return Sums(counts, bleu_of_sums, str(corpus.get_signature()), scale=100.0)
 
 
 def transposed(references: Sequence[Sequence[str]]) -> list[list[str]]:

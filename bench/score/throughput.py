@@ -9,7 +9,7 @@ rental bills stalls too; where the two part, `unstable` says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -28,6 +28,7 @@ MIN_STEPS = 3
 MAX_SPREAD = 0.2  # IQR ÷ median
 MAX_TREND = 0.1  # second half's median ÷ first half's, minus 1
 MAX_STALL = 0.1  # how far the ratio of sums may lie from the median
+MAX_GROWTH = 0.1  # memory held after a step: second half's median ÷ first half's, minus 1
 
 
 class Throughput(BaseModel):
@@ -51,10 +52,15 @@ class Throughput(BaseModel):
 
 
 def throughput(
-    steps: Sequence[StepEvent], *, warmup_steps: int = 0, devices: int = 1
+    steps: Sequence[StepEvent],
+    *,
+    warmup_steps: int = 0,
+    devices: int = 1,
+    trouble: str | None = None,
 ) -> Throughput:
     """Speed after the first `warmup_steps` recorded steps (position counts, not step number: a
-    resumed attempt warms up again).  `tokens` of an event are those of all devices."""
+    resumed attempt warms up again).  `tokens` of an event are those of all devices.  `trouble`:
+    what else speaks against it, as the GPUs' sensors tell."""
     counted = counted_steps(steps, warmup_steps)
     rates = _rates(counted, "tokens")
     median = _median(rates)
@@ -77,7 +83,14 @@ def throughput(
         n_steps=len(counted),
         spread=spread,
         trend=trend,
-        unstable=_unstable(len(counted), spread, trend, _ratio_minus_one(overall, median)),
+        unstable="; ".join(
+            [
+                *_unstable(len(counted), spread, trend, _ratio_minus_one(overall, median)),
+                *_leaking(counted),
+                *([trouble] if trouble else []),
+            ]
+        )
+        or None,
     )
 
 
@@ -144,16 +157,29 @@ def _ratio_minus_one(value: float | None, base: float | None) -> float | None:
     return known(value / base - 1) if value is not None and base else None
 
 
-def _unstable(n: int, spread: float | None, trend: float | None, stall: float | None) -> str | None:
-    """Why the speed may not be trusted, or None."""
+def _unstable(
+    n: int, spread: float | None, trend: float | None, stall: float | None
+) -> Iterator[str]:
+    """Why the speed may not be trusted."""
     if n < MIN_STEPS:
-        return f"{n} counted steps, {MIN_STEPS} needed"
-    reasons = []
+        yield f"{n} counted steps, {MIN_STEPS} needed"
+        return
     if spread is not None and spread > MAX_SPREAD:
-        reasons.append(f"spread (IQR ÷ median) {spread:.0%} over {MAX_SPREAD:.0%}")
+        yield f"spread (IQR ÷ median) {spread:.0%} over {MAX_SPREAD:.0%}"
     if trend is not None and abs(trend) > MAX_TREND:
         faster = "faster" if trend > 0 else "slower"
-        reasons.append(f"second half {abs(trend):.0%} {faster} than the first")
+        yield f"second half {abs(trend):.0%} {faster} than the first"
     if stall is not None and abs(stall) > MAX_STALL:
-        reasons.append(f"tokens ÷ seconds of all steps is {stall:+.0%} off the median step")
-    return "; ".join(reasons) or None
+        yield f"tokens ÷ seconds of all steps is {stall:+.0%} off the median step"
+
+
+def _leaking(steps: Sequence[StepEvent]) -> Iterator[str]:
+    """Memory that grows while the same work is repeated: a leak, which ends in slow steps."""
+    for name, told in (("allocated_bytes", "GPU memory"), ("host_bytes", "host memory")):
+        held = [getattr(event, name) for event in steps]
+        half = len(held) // 2
+        if half < 3 or not all(held):
+            continue
+        growth = float(np.median(held[-half:]) / np.median(held[:half])) - 1
+        if growth > MAX_GROWTH:
+            yield f"{told} held after a step grew by {growth:.0%}"

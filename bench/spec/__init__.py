@@ -11,6 +11,7 @@ from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget
 from bench.spec.cell import Cell
 from bench.spec.claim import Claim, ClaimFile, Expected, Measure
 from bench.spec.dataset import DatasetSpec, Field_, Message, Source, Split, TokenLengths
+from bench.spec.endpoint import EndpointSpec, TokenPrice
 from bench.spec.method import (
     UNTRAINED,
     WITHOUT_MODEL,
@@ -28,14 +29,17 @@ from bench.spec.model import (
     TinyWeights,
     Weights,
 )
+from bench.spec.serving import ApiPrice, Serving
 from bench.spec.suite import Reference, Rule, Suite, SuiteFile, When
-from bench.spec.target import Price, TargetSpec
+from bench.spec.target import API, Price, TargetSpec
 
 __all__ = [
+    "API",
     "DTYPE_BYTES",
     "UNTRAINED",
     "WITHOUT_MODEL",
     "AdapterSpec",
+    "ApiPrice",
     "Budget",
     "Cell",
     "Claim",
@@ -45,6 +49,7 @@ __all__ = [
     "ConvergenceTarget",
     "DatasetSpec",
     "Dtype",
+    "EndpointSpec",
     "Expected",
     "Field_",
     "HubWeights",
@@ -62,6 +67,7 @@ __all__ = [
     "RandomWeights",
     "Reference",
     "Rule",
+    "Serving",
     "Slug",
     "Source",
     "Spec",
@@ -72,6 +78,7 @@ __all__ = [
     "TargetSpec",
     "TinyWeights",
     "TokenLengths",
+    "TokenPrice",
     "Weights",
     "When",
     "scale",

@@ -7,22 +7,48 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from bench.spec.base import NonNegative, Positive, Slug, Spec
+from bench.spec.dataset import DatasetSpec
 
 
 class ConvergenceTarget(Spec):
-    """When a run counts as converged: a validation loss, or one relative to another method."""
+    """When a run counts as converged: a validation loss or a score, as a number or relative to the
+    best that another method reached on the same model, dataset and machine.
+
+    {validation_loss: 1.2}                         that loss or less
+    {relative_to: full, within: 0.01}              at most 1 % above full's best loss
+    {score: intent.f1, at_least: 0.8}              that score or more
+    {score: first, relative_to: full}              at most 1 % below full's best score
+
+    A score needs `budget: {score_rows: …}`: validation rows answered at each evaluation.
+    """
 
     validation_loss: Annotated[float, Field(gt=0)] | None = None
-    relative_to: Slug | None = Field(None, description="Method whose best validation loss counts.")
-    within: Annotated[float, Field(ge=0)] = Field(
-        0.01, description="Share of that loss: best × (1 + within)."
+    score: str | None = Field(
+        None, description="`field.metric` on validation rows; first: each dataset's first metric."
+    )
+    at_least: float | None = Field(None, description="That score, in the metric's own units.")
+    relative_to: Slug | None = Field(None, description="Method whose best loss or score counts.")
+    within: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.01, description="Share of it: best loss × (1 + within), best score × (1 − within)."
     )
 
     @model_validator(mode="after")
     def _one_kind(self) -> ConvergenceTarget:
-        if (self.validation_loss is None) == (self.relative_to is None):
-            raise ValueError("give `validation_loss` or `relative_to`, one of them")
+        if self.score is None:
+            if (self.validation_loss is None) == (self.relative_to is None):
+                raise ValueError("give `validation_loss` or `relative_to`, one of them")
+            if self.at_least is not None:
+                raise ValueError("`at_least` is for a score: name it, e.g. `score: first`")
+        elif self.validation_loss is not None:
+            raise ValueError("give `validation_loss` or `score`, one of them")
+        elif (self.at_least is None) == (self.relative_to is None):
+            raise ValueError("a score needs `at_least` or `relative_to`, one of them")
         return self
+
+    def metric(self, dataset: DatasetSpec) -> str:
+        """The score's name, `field.metric`, in a dataset.  Only where there is a score."""
+        assert self.score is not None
+        return dataset.primary_metric if self.score == "first" else self.score
 
 
 class Comparison(Spec):
@@ -85,7 +111,9 @@ def scale(metric: str) -> float:
 class Budget(Spec):
     """How much each cell may train, evaluate and use."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"hang_limit_s", "probe", "checkpoint_every"})
+    later: ClassVar[frozenset[str]] = frozenset(
+        {"hang_limit_s", "probe", "checkpoint_every", "score_rows"}
+    )
 
     max_steps: Positive | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
@@ -102,6 +130,11 @@ class Budget(Spec):
         None,
         description="Steps between checkpoints that an interrupted training goes on from; null: "
         "it begins anew. Under single and ddp.",
+    )
+    score_rows: Positive | None = Field(
+        None,
+        description="Validation rows answered at each evaluation, off the clock: their scores show "
+        "convergence too. Answers take far longer than a loss.",
     )
     timing_warmup_steps: NonNegative = Field(2, description="Recorded, not counted in tokens/s.")
     time_limit_s: Positive | None = Field(None, description="Per phase.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -13,14 +13,17 @@ from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget
 from bench.spec.dataset import DatasetSpec
 from bench.spec.method import MethodSpec
 from bench.spec.model import ModelSpec
+from bench.spec.serving import Serving
 from bench.spec.target import TargetSpec
 
 
 class Cell(Spec):
     """One point of the matrix, fully resolved: no default is left implicit."""
 
+    # Serving measures what was trained and doesn't change it: added later, it repeats no training.
+    # The serve phase's record keeps the settings that it ran with.
     notes: ClassVar[frozenset[str]] = frozenset(
-        {"suite", "suite_version", "converged", "comparison", "constraints"}
+        {"suite", "suite_version", "converged", "comparison", "constraints", "serve"}
     )
 
     schema_version: Literal[1] = 1
@@ -36,6 +39,22 @@ class Cell(Spec):
     converged: ConvergenceTarget | None = None
     comparison: Comparison = Comparison()
     constraints: Constraints = Constraints()
+    serve: Serving | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What decides a run.  Of an endpoint's cell only what the endpoint is asked: another
+        micro-batch or dtype in the suite doesn't pay for the same answers again."""
+        found = super().identity()
+        if self.model.endpoint is None:
+            return found
+        shots = self.method.shots
+        reads_train = shots or not self.method.needs_model
+        rows = ("max_test_rows", "max_train_rows") if reads_train else ("max_test_rows",)
+        return {name: found[name] for name in ("schema_version", "model", "dataset", "seed")} | {
+            "method": {"name": self.method.name, "kind": self.method.kind, "shots": shots},
+            "target": {"name": self.target.name},
+            "budget": {name: found["budget"][name] for name in ("max_new_tokens", *rows)},
+        }
 
     @property
     def id(self) -> str:
@@ -59,6 +78,8 @@ class Cell(Spec):
     @model_validator(mode="after")
     def _possible(self) -> Cell:
         method, target = self.method, self.target
+        if (self.model.endpoint is None) != (target.device != "none"):
+            raise ValueError(f"{self.model.name} can't run on target {target.name}")
         dtypes = {method.dtype, method.autocast}
         if method.quantization:
             dtypes.add(method.quantization.compute_dtype)

@@ -1,12 +1,13 @@
-"""Models: where their weights are, and their architecture."""
+"""Models: where their weights are, and their architecture; or who answers in their name."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from bench.spec.base import Positive, Slug, Spec
+from bench.spec.endpoint import EndpointSpec
 
 
 class HubWeights(Spec):
@@ -78,24 +79,47 @@ Weights = Annotated[
 ]
 
 
-class ModelSpec(Spec):
-    """One model: where its weights are, and its architecture so that plans work offline."""
+# What a model with weights must say; one behind an endpoint can't know it.
+OF_WEIGHTS = ("weights", "config", "params", "chat")
 
+
+class ModelSpec(Spec):
+    """One model: where its weights are, and its architecture so that plans work offline.
+
+    Or an `endpoint` instead: then its name and the endpoint say it all.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": [*OF_WEIGHTS]}, {"required": ["endpoint"]}]}
+    )
     notes: ClassVar[frozenset[str]] = frozenset({"title", "licence", "config_source"})
+    later: ClassVar[frozenset[str]] = frozenset({"endpoint"})
 
     name: Slug
     title: str = ""
-    weights: Weights
-    config: dict[str, Any] = Field(description="The public config.json: architecture and sizes.")
-    params: Positive = Field(description="Published total number of parameters.")
+    weights: Weights | None = None
+    config: dict[str, Any] = Field({}, description="The public config.json: architecture, sizes.")
+    params: Positive | None = Field(None, description="Published total number of parameters.")
     active_params: Positive | None = Field(None, description="Per token, for mixtures of experts.")
-    chat: bool = Field(description="Prompts go through the tokenizer's chat template.")
+    chat: bool = Field(True, description="Prompts go through the tokenizer's chat template.")
     thinking: bool = Field(False, description="Writes <think>…</think> before its answer.")
     licence: str = ""
     config_source: str = Field("", description="Where config and params were read, with date.")
+    endpoint: EndpointSpec | None = Field(
+        None, description="An OpenAI-compatible API that answers; nothing of it is trained here."
+    )
 
     @model_validator(mode="after")
-    def _has_type(self) -> ModelSpec:
+    def _weights_or_endpoint(self) -> ModelSpec:
+        if self.endpoint is not None:
+            given = [name for name in ("weights", "config", "params") if getattr(self, name)]
+            if given:
+                raise ValueError(f"a model with an `endpoint` has no `{given[0]}` of its own here")
+            return self
+        missing = [name for name in OF_WEIGHTS if name not in self.model_fields_set]
+        if missing or self.weights is None or self.params is None:
+            name = missing[0] if missing else "weights"
+            raise ValueError(f"`{name}` is missing (a model behind an API has an `endpoint`)")
         if "model_type" not in self.config:
             raise ValueError("config has no `model_type`: copy the model's config.json here")
         return self

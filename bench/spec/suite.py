@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from bench.spec.base import Positive, Slug, Spec
 from bench.spec.budget import Budget, Comparison, Constraints, ConvergenceTarget, Strategy
 from bench.spec.cell import Cell
+from bench.spec.serving import Serving
 
 
 class Reference(BaseModel):
@@ -32,7 +33,9 @@ class Rule(Spec):
     seeds: tuple[int, ...] | None = None
     budget: dict[str, Any] = Field({}, description="Replaces fields of the suite's budget.")
     method: dict[str, Any] = Field({}, description="Replaces fields of the methods it applies to.")
+    micro_batches: tuple[Positive, ...] = Field((), description="Replaces the suite's.")
     strategy: Strategy | None = None
+    serve: bool = Field(True, description="false: not served, whatever the suite says.")
     exclude: bool = False
     reason: str = ""
 
@@ -54,13 +57,19 @@ class SuiteFile(BaseModel):
     models: tuple[Slug | Reference, ...] = Field(min_length=1)
     methods: tuple[Slug | Reference, ...] = Field(min_length=1)
     datasets: tuple[Slug | Reference, ...] = Field(min_length=1)
-    targets: tuple[Slug | Reference, ...] = Field(min_length=1)
+    targets: tuple[Slug | Reference, ...] = Field(
+        (), description="Machines; only models behind an `endpoint` need none."
+    )
     seeds: tuple[int, ...] = Field((0,), min_length=1)
+    micro_batches: tuple[Positive, ...] = Field(
+        (), description="Each trained cell once with each: which is the fastest that fits?"
+    )
     strategy: Strategy = Strategy()
     budget: Budget
     converged: ConvergenceTarget | None = None
     comparison: Comparison = Comparison()
     constraints: Constraints = Constraints()
+    serve: Serving | None = Field(None, description="Measure serving too; null: no serve phase.")
     rules: tuple[Rule, ...] = ()
 
 

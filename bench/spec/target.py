@@ -37,7 +37,9 @@ class TargetSpec(Spec):
 
     name: Slug
     title: str = ""
-    device: Literal["cuda", "cpu"]
+    device: Literal["cuda", "cpu", "none"] = Field(
+        description="none: no machine of yours, an API's; that target is built in."
+    )
     gpu: str | None = Field(None, description="GPU model as in the price list, e.g. H100-80GB-SXM.")
     match: str | None = Field(None, description="Regex over the driver's device name.")
     devices: Positive = 1
@@ -59,6 +61,19 @@ class TargetSpec(Spec):
     def _gpu_facts(self) -> TargetSpec:
         if self.device == "cuda" and not (self.gpu and self.match and self.device_memory_gib):
             raise ValueError("a cuda target needs `gpu`, `match` and `device_memory_gib`")
+        if (self.device == "none") != (self.name == "api"):
+            raise ValueError("`api` with device `none` is built in: no file describes another one")
         if self.match:
             re.compile(self.match)
         return self
+
+
+# Where every cell of an endpoint stands, once, whatever machines its suite is for.
+API = TargetSpec(
+    name="api",
+    title="An API, paid per token",
+    device="none",
+    price=Price(
+        usd_per_device_hour=0, low_usd=0, high_usd=0, provider="", date="", source="see the model"
+    ),
+)

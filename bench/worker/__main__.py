@@ -66,10 +66,18 @@ def _phase(name: str, cell: Cell) -> Callable[..., Any]:
         from bench.worker import trivial
 
         return trivial.generate
+    if cell.model.endpoint:
+        from bench.worker import endpoint
+
+        return endpoint.generate
     if name == "train":
         from bench.worker.train import train
 
         return train
+    if name == "serve":
+        from bench.worker.serve import serve
+
+        return serve
     from bench.worker.generate import generate
 
     return generate
@@ -81,23 +89,30 @@ def classify(error: BaseException) -> tuple[Status, str]:
     CPU allocation failures carry no type of their own: torch raises RuntimeError with this text,
     numpy a MemoryError subclass, Python MemoryError.
     """
+    from bench.errors import UserError
+
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+    if isinstance(error, UserError):
+        return Status.ERROR, str(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return Status.OOM_HOST, text
+    if "torch" in sys.modules:  # else none of its errors can have been raised
+        return _classify_torch(error, text)
+    return Status.ERROR, text
+
+
+def _classify_torch(error: BaseException, text: str) -> tuple[Status, str]:
     import torch
 
-    from bench.errors import UserError
     from bench.worker.meter import Diverged
     from bench.worker.strategies import Unsupported
 
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
     if isinstance(error, torch.OutOfMemoryError):
         return Status.OOM_GPU, text
-    if isinstance(error, MemoryError) or "can't allocate memory" in text:
-        return Status.OOM_HOST, text
     if isinstance(error, Unsupported):
         return Status.SKIPPED, str(error)
     if isinstance(error, Diverged):
         return Status.DIVERGED, str(error)
-    if isinstance(error, UserError):
-        return Status.ERROR, str(error)
     return Status.ERROR, text
 
 

@@ -15,7 +15,15 @@ import torch
 from bench.record import Audit
 from bench.spec import AdapterSpec, Cell
 from bench.worker import checkpoints, methods, ranks, shards, strategies
-from bench.worker.proof import adapters, batches, settings, states, steps, weights
+from bench.worker.proof import (
+    adapters,
+    batches,
+    determinism,
+    settings,
+    states,
+    steps,
+    weights,
+)
 
 LIBRARIES = (
     "torch transformers peft trl bitsandbytes accelerate datasets deepspeed safetensors flash_attn"
@@ -34,6 +42,7 @@ class Auditor:
         self.kernel = steps.AttentionKernel(self.layers)
         self.gradients = steps.Gradients(model, cell.strategy.name.startswith("zero"))
         self.batches = batches.Batches()
+        self.chance = determinism.Nondeterminism(watch=cell.budget.timing_warmup_steps > 0)
         self.supervised_tokens: int | None = None
         self.recomputed: int | None = None
         self._first_step = False
@@ -51,6 +60,7 @@ class Auditor:
         self.recomputation.begin()
         self.kernel.begin()
         self.gradients.begin()
+        self.chance.begin()
 
     def saw(self, inputs: dict[str, Any]) -> None:
         """A training micro-batch; after the first step they aren't looked at any more."""
@@ -64,6 +74,7 @@ class Auditor:
 
     def first_step_ends(self, micro_batches: int) -> None:
         self._first_step = False
+        self.chance.end()
         self.recomputed = self.recomputation.end(micro_batches)
 
     # ------------------------------------------------------------ reports
@@ -92,6 +103,7 @@ class Auditor:
         audit.recomputed_layers = self.recomputed
         audit.finite_gradients = self.gradients.finite
         audit.batches = self.batches.facts()
+        audit.nondeterministic_ops = self.chance.ops
         if trainer is not None:
             self._add_trainer(audit, trainer)
         audit.problems = _of_any_rank(audit.problems + self._contradictions(audit))

@@ -181,8 +181,12 @@ def prompt_ids(tokenizer: Any, cell: Cell, row: Row) -> list[int]:
     if cell.model.chat:
         text = _prompt_text(tokenizer, row)
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    text = "\n\n".join(message["content"] for message in row.messages) + "\n"
-    return list(tokenizer(text)["input_ids"])
+    return list(tokenizer(plain_prompt(row))["input_ids"])
+
+
+def plain_prompt(row: Row) -> str:
+    """What a model that doesn't chat goes on from."""
+    return "\n\n".join(message["content"] for message in row.messages) + "\n"
 
 
 def _prompt_text(tokenizer: Any, row: Row) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.errors import UserError
-from bench.score.answers import format_answer, normalise, true_label
+from bench.score.answers import format_answer, true_label
+from bench.score.plain import normalise
 from bench.spec import Cell, DatasetSpec
 from bench.worker import data
 from bench.worker.data import Row, last_user_message

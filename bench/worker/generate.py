@@ -75,48 +75,20 @@ def _trained_folder(cell: Cell, attempt: Path) -> Path | None:
     return folder
 
 
-class _Work:
-    """One loaded model answering rows."""
+class Answering:
+    """A model that answers rows: greedy, with the dataset's prompts."""
 
-    def __init__(self, cell: Cell, model: Any, tokenizer: Any, path: Path) -> None:
+    def __init__(self, cell: Cell, model: Any, tokenizer: Any) -> None:
         self.cell = cell
         self.model = model
         self.tokenizer = tokenizer
-        self.path = path
         self.paddings: Counter[str] = Counter()
         self.settings = greedy(model, tokenizer, cell.budget.max_new_tokens)
-        # Chat models ship sampling settings and repetition penalties that would leak in otherwise
-        model.generation_config = self.settings
 
-    def run(self, rows: Sequence[Row], recorder: Recorder) -> float:
-        """Answer what is still unanswered; returns synchronised seconds of all attempts."""
-        done = {row["id"] for row in read_lines(self.path)}
-        prompts = {row.id: data.prompt_ids(self.tokenizer, self.cell, row) for row in rows}
-        todo = [row for row in rows if row.id not in done]
-        todo.sort(key=lambda row: len(prompts[row.id]), reverse=True)
-        size = self.cell.budget.generate_batch
-        for start in range(0, len(todo), size):
-            batch = todo[start : start + size]
-            started = time.perf_counter()
-            answers = self._answer([prompts[row.id] for row in batch])
-            synchronize()
-            seconds = time.perf_counter() - started
-            for prediction in self._predictions(batch, prompts, answers):
-                append_line(self.path, prediction)
-            recorder.emit(
-                {
-                    "event": "generated",
-                    "t": time.time(),
-                    "rows": len(batch),
-                    "seconds": seconds,
-                    "prompt_tokens": sum(len(prompts[row.id]) for row in batch),
-                    "new_tokens": sum(len(answer) for answer in answers),
-                }
-            )
-        events = read_lines(recorder.attempt / "events.jsonl")
-        return float(sum(e["seconds"] for e in events if e.get("event") == "generated"))
+    def prompts(self, rows: Sequence[Row]) -> dict[str, list[int]]:
+        return {row.id: data.prompt_ids(self.tokenizer, self.cell, row) for row in rows}
 
-    def _answer(self, prompts: Sequence[list[int]]) -> list[list[int]]:
+    def answer(self, prompts: Sequence[list[int]]) -> list[list[int]]:
         """New token ids of each prompt, end-of-sequence included where it was written."""
         batch = self.tokenizer.pad({"input_ids": list(prompts)}, return_tensors="pt")
         batch = {
@@ -135,7 +107,7 @@ class _Work:
                 return ids[: index + 1]
         return ids
 
-    def _predictions(
+    def predictions(
         self, batch: Sequence[Row], prompts: dict[str, list[int]], answers: list[list[int]]
     ) -> list[Prediction]:
         ends = set(self.settings.eos_token_id)
@@ -157,6 +129,44 @@ class _Work:
         text = self.tokenizer.decode(answer, skip_special_tokens=True)
         opened = data.opens_thinking(self.tokenizer, self.cell, row)
         return f"{data.THOUGHT}{text}" if opened else str(text)
+
+
+class _Work(Answering):
+    """One loaded model answering rows."""
+
+    def __init__(self, cell: Cell, model: Any, tokenizer: Any, path: Path) -> None:
+        super().__init__(cell, model, tokenizer)
+        self.path = path
+        # Chat models ship sampling settings and repetition penalties that would leak in otherwise
+        model.generation_config = self.settings
+
+    def run(self, rows: Sequence[Row], recorder: Recorder) -> float:
+        """Answer what is still unanswered; returns synchronised seconds of all attempts."""
+        done = {row["id"] for row in read_lines(self.path)}
+        prompts = self.prompts(rows)
+        todo = [row for row in rows if row.id not in done]
+        todo.sort(key=lambda row: len(prompts[row.id]), reverse=True)
+        size = self.cell.budget.generate_batch
+        for start in range(0, len(todo), size):
+            batch = todo[start : start + size]
+            started = time.perf_counter()
+            answers = self.answer([prompts[row.id] for row in batch])
+            synchronize()
+            seconds = time.perf_counter() - started
+            for prediction in self.predictions(batch, prompts, answers):
+                append_line(self.path, prediction)
+            recorder.emit(
+                {
+                    "event": "generated",
+                    "t": time.time(),
+                    "rows": len(batch),
+                    "seconds": seconds,
+                    "prompt_tokens": sum(len(prompts[row.id]) for row in batch),
+                    "new_tokens": sum(len(answer) for answer in answers),
+                }
+            )
+        events = read_lines(recorder.attempt / "events.jsonl")
+        return float(sum(e["seconds"] for e in events if e.get("event") == "generated"))
 
     def problems(self) -> list[str]:
         """Text after padding on the right would go on from the padding."""

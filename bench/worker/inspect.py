@@ -56,10 +56,10 @@ def _example(row: Row) -> Example:
 
 
 def _budgets(cells: Sequence[Cell]) -> list[Cell]:
-    """One cell for each model and pair of limits; cells without a model have no tokens."""
+    """One cell for each model and pair of limits; cells without one have no tokens to count."""
     unique: dict[tuple[Any, ...], Cell] = {}
     for cell in cells:
-        if cell.method.needs_model:
+        if cell.method.needs_model and cell.model.weights is not None:
             key = (cell.model.name, cell.budget.max_length, cell.budget.max_new_tokens)
             unique.setdefault(key, cell)
     return list(unique.values())
@@ -88,6 +88,9 @@ def _truncation(cell: Cell, train: Sequence[Row], test: Sequence[Row]) -> Trunca
         train_cut=sum(bool(example and example.truncated) for example in encoded),
         train_dropped=sum(example is None for example in encoded),
         test_answers_cut=sum(len(ids) + 1 > cell.budget.max_new_tokens for ids in answers),
+        test_prompts_long=sum(
+            len(data.prompt_ids(tokenizer, cell, row)) > cell.budget.max_length for row in some[1]
+        ),
         rows=(len(some[0]), len(some[1])),
     )
 

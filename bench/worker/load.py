@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer
 
 from bench.errors import UserError
-from bench.spec import Cell, ModelSpec
+from bench.spec import Cell, HubWeights, ModelSpec
 from bench.worker import experts4bit, methods, weights
 from bench.worker.proof import loading
 from bench.worker.strategies import single
@@ -95,7 +95,7 @@ def guarded(model_spec: ModelSpec, action: Any) -> Any:
     try:
         return action()
     except OSError as error:
-        hub = model_spec.weights.kind == "hub"
+        hub = isinstance(model_spec.weights, HubWeights)
         if error.errno is not None or not hub:
             raise  # a full disk or a missing file, not the hub
         name = getattr(model_spec.weights, "id", model_spec.name)

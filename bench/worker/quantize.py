@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from bench import cache
 from bench.errors import UserError
-from bench.spec import Cell, MethodSpec, ModelSpec
+from bench.spec import Cell, MethodSpec, ModelSpec, RandomWeights
 from bench.suite import load_named
 from bench.worker import load, random_weights, weights
 from bench.worker.methods import qlora
@@ -94,7 +94,7 @@ class _Source:
 
         self._files: list[Any] = []
         self.tensors: dict[str, Any] = {}
-        if model.weights.kind == "random":
+        if isinstance(model.weights, RandomWeights):
             self.config = random_weights.config_of(model)
             self.tensors = dict(random_weights.stand_ins(model, self.config))
             return

@@ -27,6 +27,7 @@ from bench.worker.audit import Auditor
 from bench.worker.meter import Diverged, Meter
 from bench.worker.methods import lora
 from bench.worker.recorder import Recorder, synchronize
+from bench.worker.scoring import Scoring
 
 OPTIMIZERS = {
     "adamw": "adamw_torch",
@@ -229,6 +230,8 @@ class RecordingTrainer(SFTTrainer):
         self.recorder = recorder
         self.validation = examples.validation
         self.meter = Meter(recorder)
+        rows = cell.budget.score_rows
+        self.scoring = Scoring(cell, tokenizer, recorder, self.meter) if rows else None
         arguments = trainer_arguments(cell, cache.checkpoints(recorder.attempt))
         super().__init__(
             model=model,
@@ -291,6 +294,8 @@ class RecordingTrainer(SFTTrainer):
             synchronize()
             seconds = time.perf_counter() - started
         self.meter.evaluated(loss, seconds, len(self.validation))
+        if self.scoring:
+            self.scoring.run(self.runnable)
         return {"eval_loss": loss}
 
     def _validation_batches(self) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from bench import cache
 from bench.errors import UserError
-from bench.spec import ModelSpec, PackageWeights, TinyWeights
+from bench.spec import ModelSpec, PackageWeights, RandomWeights, TinyWeights
 from bench.worker import random_weights
 
 CHAT_TEMPLATE = (
@@ -33,6 +33,8 @@ def locate(model: ModelSpec) -> tuple[str, str | None]:
     Raises UserError where a package or file is missing.
     """
     weights = model.weights
+    if weights is None:
+        raise UserError(f"model {model.name} answers behind an API: it has no weights to load")
     if weights.kind == "hub":
         return weights.id, weights.revision
     if weights.kind == "path":
@@ -50,7 +52,7 @@ def load(model: ModelSpec, place: str, **arguments: Any) -> Any:
     """`from_pretrained` of a folder or name; weights that are made on the fly have no files."""
     from transformers import AutoModelForCausalLM
 
-    if model.weights.kind == "random" and not any(Path(place).glob("*.safetensors")):
+    if isinstance(model.weights, RandomWeights) and not any(Path(place).glob("*.safetensors")):
         return random_weights.load(model, **arguments)
     return AutoModelForCausalLM.from_pretrained(place, **arguments)
 

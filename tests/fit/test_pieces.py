@@ -152,10 +152,10 @@ def test_sharding_divides_states_and_offload_moves_them() -> None:
 def test_varying_lengths_reserve_more_than_the_longest_alone() -> None:
     drawn = lengths.typical_lengths(2048)
     varied = tiny(method="lora", adapter=ADAPTER, lengths=drawn, checkpointing="none")
-    found = growth.growth(varied)
+    found = growth.growth(varied, remedies=True)
     fixed = Cache().memory(varied).reserved_bytes
     assert 0 < found.median_bytes <= found.high_bytes < fixed
-    assert found.expandable_bytes < found.median_bytes
+    assert found.expandable_bytes is not None and found.expandable_bytes < found.median_bytes
 
 
 def test_a_mean_batch_takes_its_share_of_the_longest_ones_time() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import (
+    ApiPrediction,
     Audit,
     Environment,
     EvaluationEvent,
@@ -22,6 +23,7 @@ from bench.record import (
     TrainRecord,
 )
 from bench.spec import (
+    API,
     AdapterSpec,
     Budget,
     Cell,
@@ -140,6 +142,22 @@ def cell(model_: str, method_: str, seed: int = 0, **fields: Any) -> Cell:
     return Cell(**(parts | fields))
 
 
+TOKEN_PRICE = {
+    "usd_per_million_input": 10.0,
+    "usd_per_million_output": 30.0,
+    "provider": "Example API",
+    "date": "2026-11-01",
+    "source": "https://example.com/tokens",
+}
+
+
+def api_cell(name: str = "gpt-x", method_: str = "base", **endpoint: Any) -> Cell:
+    """A model behind an API; a row of a `Run` is 30 tokens in and 20 out, $0.0009."""
+    found = {"model": name, "price": TOKEN_PRICE} | endpoint
+    asked = ModelSpec.model_validate({"name": name, "endpoint": found})
+    return cell("unused", method_, model=asked, target=API)
+
+
 @dataclass
 class Run:
     """What a made attempt shall have been."""
@@ -157,6 +175,7 @@ class Run:
     train: dict[str, Any] = field(default_factory=dict)  # replaces fields of train.json
     generate: dict[str, Any] = field(default_factory=dict)
     audit: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)  # replaces fields of an API's responses
     environment: Environment = field(default_factory=lambda: ENVIRONMENT)
 
 
@@ -264,7 +283,12 @@ def _memory(cell: Cell, run: Run, stages: tuple[str, ...]) -> dict[str, Memory]:
 
 def _generate(attempt: Path, cell: Cell, run: Run) -> None:
     for number in range(run.rows):
-        append_line(attempt / "predictions.jsonl", prediction(number, run))
+        answered = prediction(number, run)
+        if cell.model.endpoint:
+            said = {"model": cell.model.endpoint.model, "system_fingerprint": "fp_1"} | run.said
+            more = {"response": said, "latency_s": 1.0 + number / 100, "retries": number % 2}
+            answered = ApiPrediction(**(answered.model_dump() | more))
+        append_line(attempt / "predictions.jsonl", answered)
     record = GenerateRecord(
         status=Status.OK,
         started_at="2026-10-01T12:05:00Z",

@@ -41,7 +41,7 @@ def test_another_machine_and_other_versions_are_said_and_speeds_not_compared(
     other = ENVIRONMENT.model_copy(update={"cpu": "Xeon", "packages": {"torch": "2.12"}})
     found = pair(tmp_path, Run(), Run(environment=other))
     text = "; ".join(found.obstacles)
-    assert "different machines" in text and "torch 2.13.0 → 2.12" in text
+    assert "different machines" in text and "torch: 2.13.0 → 2.12" in text
     assert changes.table(found)["tokens/s"][0].startswith("not compared")
 
 

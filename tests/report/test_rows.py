@@ -168,7 +168,7 @@ def test_a_relative_target_is_the_mean_best_of_that_method(tmp_path: Path) -> No
         add(tmp_path, cell("m", "lora", seed, converged=target), Run(loss=(limit, limit)))
     found = rows(read_suite(tmp_path, "made"))
     # Full stays at 1.0 + 0.1 (validation); 10 % above that is 1.21.
-    losses = [row.convergence.target_loss for row in found if row.convergence]
+    losses = [row.convergence.goal.value for row in found if row.convergence]
     assert losses == pytest.approx([1.21] * 4)
     reached = [bool(r.convergence and r.convergence.reached) for r in found]
     assert reached == [True, True, True, False]  # lora at 1.1 and at 1.3
@@ -178,7 +178,7 @@ def test_a_relative_target_without_that_method_has_a_reason(tmp_path: Path) -> N
     target = ConvergenceTarget(relative_to="full")
     add(tmp_path, cell("m", "lora", converged=target))
     row = read(tmp_path)
-    assert row.convergence and row.convergence.target_loss is None
+    assert row.convergence and row.convergence.goal.value is None
     assert row.convergence.reason == "no validation loss of full"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.report import compare, frames, show, tables
+from bench.report import compare, details, frames, show, tables
 from bench.report import summary as summaries
 from bench.report.rows import Row, rows
 from bench.store import read_suite
@@ -100,10 +100,11 @@ def test_all_tables_render(made_rows: list[Row]) -> None:
     (panel,) = compare.panels(made_rows)
     made: list[pd.DataFrame] = [
         table(panel)
-        for table in (tables.entries, tables.quality, tables.rates, tables.memory, tables.time)
+        for table in (tables.entries, tables.quality, details.rates, tables.memory, tables.time)
     ]
     made += [
-        tables.groups(panel, "intent.f1"),
+        details.groups(panel, "intent.f1"),
+        details.classes(panel),
         tables.weights(made_rows),
         tables.sources(made_rows),
     ]

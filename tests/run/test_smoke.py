@@ -109,6 +109,24 @@ def test_the_router_is_not_adapted(results: dict[tuple[str, str], store.CellResu
     assert {"experts.gate_up_proj", "experts.down_proj", "q_proj"} <= set(audit.adapted_modules)
 
 
+def test_one_cell_is_served_as_it_was_evaluated(
+    results: dict[tuple[str, str], store.CellResult], smoke: Path
+) -> None:
+    served = {key: attempt(result).serve for key, result in results.items()}
+    assert [key for key, record in served.items() if record] == [("tiny-llama", "lora")]
+    record = served["tiny-llama", "lora"]
+    assert record and record.status is Status.OK, record and record.reason
+    (plain,) = record.variants
+    assert plain.same_answers == 1.0 and plain.compared_rows >= 6
+    assert plain.adapted_modules == 28 and plain.host_bytes and plain.start_s
+    last = attempt(results["tiny-llama", "lora"])
+    assert plain.weights_sha256 == (last.train and last.train.weights_sha256)
+    counted = [request for request in last.requests if request.counted]
+    assert len(counted) == 6 and all(r.new_tokens and r.first_token_s for r in counted)
+    report = smoke / "results" / "smoke" / "report" / "report.md"
+    assert "Every measurement of a server" in report.read_text(encoding="utf-8")
+
+
 def test_predictions_are_kept_row_by_row(results: dict[tuple[str, str], store.CellResult]) -> None:
     ids = {tuple(p.id for p in attempt(r).predictions) for r in results.values() if r.latest}
     assert len(ids) == 1  # all on the same rows
@@ -180,3 +198,20 @@ def test_fresh_makes_a_new_attempt(smoke: Path, cache: Path) -> None:
     assert [a.path.name for a in base.attempts] == ["attempt-001", "attempt-002"]
     first, second = base.attempts
     assert [p.prediction for p in first.predictions] == [p.prediction for p in second.predictions]
+
+
+def test_the_same_cell_again_gives_the_same_losses_and_answers(smoke: Path, cache: Path) -> None:
+    command = ("rerun", "tiny-llama_lora", "--compare", "--json")
+    done = bench(*command, cwd=smoke, env=environment(cache))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["attempts"] == ["attempt-001", "attempt-002"] and told["agrees"]
+    verdicts = {line["what"]: line["verdict"] for line in told["lines"] if line["result"]}
+    assert set(verdicts.values()) == {"identical"}, told["lines"]
+    assert {"step losses", "validation losses", "answers", "score reply.rouge_l"} <= set(verdicts)
+    assert told["chance"] == [] and told["environment"] == []  # on a CPU nothing is left to chance
+
+
+def test_what_can_t_be_rerun_is_one_line(smoke: Path, cache: Path) -> None:
+    done = bench("rerun", "tiny-llama", cwd=smoke, env=environment(cache))
+    assert done.returncode == 2 and "'tiny-llama' fits 4 cells" in done.stderr

@@ -6,11 +6,10 @@ from typing import Any
 
 from hypothesis import settings
 
-from bench.record import EvaluationEvent, Prediction, StepEvent
+from bench.record import Prediction, StepEvent
 from bench.spec import DatasetSpec
 
-# Two shared cores: no deadline, and enough examples that a broken rule shows.
-quickly = settings(max_examples=25, deadline=None)
+quickly = settings()  # the profile of tests/conftest.py
 
 LABELS = ("billing", "delivery", "technical")
 
@@ -50,16 +49,3 @@ def prediction(text: str, reference: dict[str, Any], **more: Any) -> Prediction:
 def step(number: int, seconds: float, tokens: int = 2048, **more: Any) -> StepEvent:
     values = {"padded_tokens": tokens, "supervised_tokens": tokens // 2, "sequences": 4, **more}
     return StepEvent(t=0.0, step=number, loss=1.0, seconds=seconds, tokens=tokens, **values)
-
-
-def evaluation(number: int, loss: float | None) -> EvaluationEvent:
-    """An evaluation at step `number`, after 10 training seconds and 1000 tokens a step."""
-    return EvaluationEvent(
-        t=0.0,
-        step=number,
-        loss=loss,
-        seconds=99.0,
-        train_s=10.0 * number,
-        tokens=1000 * number,
-        rows=8,
-    )

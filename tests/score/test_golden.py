@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bench.score import cost, labels, text, throughput
-from bench.score.answers import parse_label, strip_thinking
+from bench.score.answers import parse_label
+from bench.score.plain import strip_thinking
 from bench.score.quality import score
 from bench.spec import Price
 

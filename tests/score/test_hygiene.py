@@ -121,6 +121,16 @@ def test_rare_labels_are_named() -> None:
     assert "kind: fewer than 10 test rows each for" in "".join(check(test=few).warnings)
 
 
+def test_one_label_that_nearly_all_rows_have_is_told() -> None:
+    test = [
+        row(n, answer={"reply": f"a {n}", "kind": LABELS[n % 10 == 0]}) for n in range(100, 140)
+    ]
+    assert (
+        f"kind: always saying {LABELS[0]} would be right on 36 of 40 test rows"
+        in check(test=test).warnings
+    )
+
+
 def test_lengths_are_those_of_what_varies() -> None:
     found = check().splits["test"].lengths
     assert found["prompt_words"].minimum == found["prompt_words"].maximum == 6
@@ -132,11 +142,12 @@ def test_lengths_are_those_of_what_varies() -> None:
 def test_what_tokens_cut_is_told(limit: bool) -> None:
     cut = Truncation(
         model="m", max_length=64, max_new_tokens=16, train_cut=3 * limit, train_dropped=limit,
-        test_answers_cut=2 * limit, rows=(60, 40),
+        test_answers_cut=2 * limit, test_prompts_long=limit, rows=(60, 40),
     )  # fmt: skip
     found = check().model_copy(update={"truncation": [cut]})
     assert warnings(found, DATA) == limit * [
         "m: 3 of 60 train answers are cut at 64 tokens",
         "m: 1 of 60 train prompts fill 64 tokens alone and are dropped",
+        "m: 1 of 40 test prompts are longer than 64 tokens, longer than all that is trained on",
         "m: 2 of 40 true test answers are longer than 16 tokens, so no model can give them",
     ]

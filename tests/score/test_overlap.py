@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.score.answers import normalise
 from bench.score.overlap import NEAR, jaccard, matches, repeated, shingles
+from bench.score.plain import normalise
 
 from .made import quickly
 

@@ -57,7 +57,8 @@ def test_identity_is_best() -> None:
     found = score(ALL, rows())
     for name, metric in found.metrics.items():
         best = {"reply.bleu": 100, "intent.invalid_rate": 0}.get(name, 1)
-        assert metric.value == metric.low == metric.high == best, name
+        assert metric.value == best, name
+        assert best in (metric.low, metric.high)  # and the other end is what four rows can't tell
         assert metric.n == 4
     assert found.empty_rate == found.truncated_rate == found.invalid_rate["intent"] == 0
 

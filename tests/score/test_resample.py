@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap
 
 from bench.score import resample
 
@@ -47,3 +47,13 @@ def test_unknown_is_none() -> None:
     assert resample.mean_of([1.0, 3.0]).value([1]) == 3
     assert resample.mean_of([0.0, 0.0, 1.0]).value() == 0.3333333333
     assert resample.known(float("nan")) is None and resample.known(float("inf")) is None
+
+
+def test_no_variation_is_no_certainty() -> None:
+    """10 of 10 right: the exact interval of a share, where a bootstrap would say 1 to 1."""
+    wanted = binomtest(10, 10).proportion_ci(method="exact")
+    found = resample.mean_of([1.0] * 10).interval()
+    assert found == pytest.approx((wanted.low, wanted.high))
+    assert resample.mean_of([0.0] * 10).interval() == pytest.approx((0, 1 - wanted.low))
+    wide = resample.Sums(np.zeros((10, 1)), lambda sums: sums[..., 0] + 50, scale=100).interval()
+    assert wide == pytest.approx((50 - 100 * (1 - wanted.low), 50 + 100 * (1 - wanted.low)))

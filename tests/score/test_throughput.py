@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.record import StepEvent
 from bench.score.throughput import padded_batch, padding_share, throughput, without_evaluation
 
 from .made import quickly, step
@@ -68,3 +69,13 @@ def test_interval_holds_the_median(seconds: list[float], random: object) -> None
     assert 2048 / max(seconds) - 1 <= found.tokens_per_s <= 2048 / min(seconds) + 1
     if found.low is not None and found.high is not None:
         assert found.low <= found.tokens_per_s <= found.high
+
+
+def test_memory_that_grows_is_a_leak() -> None:
+    def held(bytes_: list[int]) -> list[StepEvent]:
+        return [step(i, 1.0, allocated_bytes=b) for i, b in enumerate(bytes_)]
+
+    assert throughput(held([100] * 8)).unstable is None
+    leaking = throughput(held([100 + 10 * i for i in range(8)])).unstable
+    assert leaking == "GPU memory held after a step grew by 35%"
+    assert throughput(held([100, 200, 300])).unstable is None  # too few to tell

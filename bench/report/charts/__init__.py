@@ -22,6 +22,7 @@ from bench.report.charts import (
     memory,
     predicted,
     quality,
+    serving,
     speed,
 )
 from bench.report.charts.style import Chart, Looks, ours, save
@@ -40,6 +41,8 @@ CHARTS: dict[str, tuple[str, Draw]] = {
     "memory": ("Peak memory", memory.draw),
     "loss": ("Validation loss against time, tokens and cost", loss.draw),
     "speed": ("Training speed", speed.draw),
+    "serving": ("Volume against monthly cost", serving.draw),
+    "serving-quality": ("Cost of serving against quality", serving.draw_quality),
 }
 # The same, but one chart for all datasets: what is predicted hardly depends on them.
 WHOLE: dict[str, tuple[str, Draw]] = {

@@ -42,7 +42,7 @@ def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
 
 @dataclass(frozen=True)
 class Facet:
-    """The models of one size on one target: what is really chosen between."""
+    """The models of one size on one target, and all APIs: what is really chosen between."""
 
     title: str
     panel: Panel
@@ -55,12 +55,14 @@ def _facets(panels: Sequence[Panel]) -> list[Facet]:
     found = []
     for panel in panels:
         sizes: dict[str, list[Entry]] = {}
+        guests = tuple(entry for entry in panel.entries if entry.is_api)
         for entry in panel.entries:
-            params = entry.cell.model.params
-            sizes.setdefault(next(name for most, name in SIZES if params < most), []).append(entry)
-        for size, entries in sizes.items():
-            title = panel.target if len(sizes) == 1 else f"{panel.target}, models {size}"
-            found.append(Facet(title, replace(panel, entries=tuple(entries))))
+            if params := entry.cell.model.params:
+                size = next(name for most, name in SIZES if params < most)
+                sizes.setdefault(size, []).append(entry)
+        for size, entries in sizes.items() or [("", [])]:
+            title = panel.target if len(sizes) < 2 else f"{panel.target}, models {size}"
+            found.append(Facet(title, replace(panel, entries=(*entries, *guests))))
     return found
 
 
@@ -69,6 +71,8 @@ def _caption(panels: Sequence[Panel]) -> str:
         "Measured. Error bars: 95 % interval over test rows (the widest of any seed). "
         "Pareto step: nothing measured is both better and cheaper."
     ]
+    if any(entry.is_api for panel in panels for entry in panel.entries):
+        lines.append("Behind an API: the tokens of the test's answers; nothing is trained.")
     lost = [
         f"{style.short(entry.model, 26)} × {entry.method} on {panel.target} ({entry.status})"
         for panel in panels

@@ -1,4 +1,5 @@
-"""Validation loss against training seconds, tokens and dollars, with the target as a line.
+"""Validation loss against training seconds, tokens and dollars, with the target as a line and a
+mark where each run met it.  A score that is the target has panels of its own.
 
 One line of panels per model and target: losses of different tokenizers don't compare.
 """
@@ -16,12 +17,14 @@ from bench.report import compare, show
 from bench.report.charts import style
 from bench.report.compare import Entry, Panel
 from bench.report.rows import Row
+from bench.score.convergence import LOSS
 
 MOST = 6  # lines of panels: more can't be read
 
 CAPTION = (
     "Measured. Evaluation, loading and saving are off the clock; dollars are those of the training "
-    "steps. Thin: loss of each training step; with markers: validation loss; one line per seed."
+    "steps. Thin: loss of each training step; with markers: validation; one line per seed. "
+    "Star: the target is met, on the straight line between two evaluations."
 )
 AXES = {"s": "training seconds", "tokens": "training tokens", "usd": "USD of training steps"}
 
@@ -35,10 +38,17 @@ class Facet:
     panel: Panel
     model: str
     entries: tuple[Entry, ...]
+    measure: str = LOSS
 
     @property
     def drawn(self) -> bool:
-        return any(_drawn(row) for entry in self.entries for row in entry.rows)
+        return any(_drawn(row, self.measure) for entry in self.entries for row in entry.rows)
+
+    @property
+    def goals(self) -> list[float]:
+        found = (row.convergence for entry in self.entries for row in entry.rows)
+        goals = {f.goal.value for f in found if f and f.goal.measure == self.measure}
+        return sorted(value for value in goals if value is not None)
 
 
 def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
@@ -55,10 +65,11 @@ def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
     grid = fig.subplots(len(facets), len(AXES), squeeze=False)
     for line, facet in zip(grid, facets, strict=True):
         for index, (ax, kind) in enumerate(zip(line, AXES, strict=True)):
-            _facet(ax, facet.entries, looks, kind)
+            _facet(ax, facet, looks, kind)
             if not index:
                 ax.set_title(f"{style.short(facet.model, 34)} on {facet.panel.target}")
-                ax.set_ylabel("nats per answer token")
+                unit = "nats per answer token"
+                ax.set_ylabel(unit if facet.measure == LOSS else facet.measure)
     fig.legend(handles=_key([f.entries for f in facets], looks), loc="outside right upper")
     return fig
 
@@ -71,6 +82,9 @@ def _facets(panels: Sequence[Panel]) -> list[Facet]:
         for model in dict.fromkeys(entry.model for entry in entries):
             own = tuple(entry for entry in entries if entry.model == model)
             found.append(Facet(panel, model, own))
+            goals = [r.convergence.goal for e in own for r in e.rows if r.convergence]
+            scores = {goal.measure: None for goal in goals if not goal.falls}
+            found += [Facet(panel, model, own, measure) for measure in scores]
     return found if len(found) <= MOST else sorted(found, key=_best)
 
 
@@ -80,8 +94,8 @@ def _best(facet: Facet) -> float:
     return -max((compare.sign(metric) * s for s in scores if s is not None), default=-1e9)
 
 
-def _drawn(row: Row) -> bool:
-    return row.training is not None and bool(row.training.curve or row.training.validation)
+def _drawn(row: Row, measure: str) -> bool:
+    return bool(_validation(row, "s", measure) or _curve(row, "s", measure))
 
 
 def _x(row: Row, seconds: float, tokens: float, kind: str) -> float:
@@ -93,31 +107,29 @@ def _x(row: Row, seconds: float, tokens: float, kind: str) -> float:
     return seconds / 3600 * target.devices * target.nodes * target.price.usd_per_device_hour
 
 
-def _validation(row: Row, kind: str) -> list[Point]:
-    training = row.training
-    assert training is not None  # chosen by _drawn
-    pairs = zip(training.validation, training.validation_tokens, strict=True)
-    return [(_x(row, seconds, tokens, kind), loss) for (seconds, loss), tokens in pairs]
+def _validation(row: Row, kind: str, measure: str) -> list[Point]:
+    points = row.training.points.get(measure, ()) if row.training else ()
+    return [(_x(row, p.train_s, p.tokens, kind), p.value) for p in points if p.value is not None]
 
 
-def _curve(row: Row, kind: str) -> list[Point]:
+def _curve(row: Row, kind: str, measure: str) -> list[Point]:
+    """The loss of every step; scores are only known where answers were asked for."""
     training = row.training
-    assert training is not None  # chosen by _drawn
+    if training is None or measure != LOSS:
+        return []
     pairs = zip(training.curve, training.curve_tokens, strict=True)
     return [(_x(row, seconds, tokens, kind), loss) for (seconds, loss), tokens in pairs]
 
 
-def _facet(ax: Axes, entries: Sequence[Entry], looks: style.Looks, kind: str) -> None:
-    for entry in entries:
+def _facet(ax: Axes, facet: Facet, looks: style.Looks, kind: str) -> None:
+    for entry in facet.entries:
         for row in entry.rows:
-            if row.training is not None:
-                _row(ax, entry, row, looks, kind)
-    _ends(ax, entries, kind)
-    targets = {row.convergence.target_loss for e in entries for row in e.rows if row.convergence}
-    for loss in sorted(t for t in targets if t is not None):
-        ax.axhline(loss, color=style.INK, linestyle="--", linewidth=0.9, zorder=1)
+            _row(ax, entry, row, looks, (kind, facet.measure))
+    _ends(ax, facet, kind)
+    for value in facet.goals:
+        ax.axhline(value, color=style.INK, linestyle="--", linewidth=0.9, zorder=1)
         ax.annotate(
-            f"target {loss:.3g}", (0, loss), (4, 2), xycoords=("axes fraction", "data"),
+            f"target {value:.3g}", (0, value), (4, 2), xycoords=("axes fraction", "data"),
             textcoords="offset points", ha="left", va="bottom", fontsize=7.5, color=style.INK,
         )  # fmt: skip
     ax.set_xlabel(AXES[kind])
@@ -126,27 +138,47 @@ def _facet(ax: Axes, entries: Sequence[Entry], looks: style.Looks, kind: str) ->
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.6g}"))
 
 
-def _row(ax: Axes, entry: Entry, row: Row, looks: style.Looks, kind: str) -> None:
-    colour = looks.shade(entry)
-    if curve := _curve(row, kind):
+def _row(ax: Axes, entry: Entry, row: Row, looks: style.Looks, axes: tuple[str, str]) -> None:
+    colour, (kind, measure) = looks.shade(entry), axes
+    if curve := _curve(row, kind, measure):
         ax.plot(*zip(*curve, strict=True), color=colour, linewidth=0.7, alpha=0.4)
-    if points := _validation(row, kind):
+    if points := _validation(row, kind, measure):
         (line,) = ax.plot(
             *zip(*points, strict=True), color=colour, linewidth=1.5, linestyle=looks.line(entry),
             marker=looks.marker(entry), markersize=4.5, markeredgecolor="white",
             markeredgewidth=0.5, zorder=3,
         )  # fmt: skip
-        losses = f"{show.number(points[0][1])} → {show.number(points[-1][1])}"
-        style.tip(ax, line, f"{entry.label}, seed {row.cell.seed}: validation loss {losses}")
+        change = f"{show.number(points[0][1])} → {show.number(points[-1][1])}"
+        style.tip(ax, line, f"{entry.label}, seed {row.cell.seed}: {measure} {change}")
+    _met(ax, entry, row, colour, axes)
 
 
-def _ends(ax: Axes, entries: Sequence[Entry], kind: str) -> None:
+def _met(ax: Axes, entry: Entry, row: Row, colour: str, axes: tuple[str, str]) -> None:
+    """A star where the run met its target."""
+    found, (kind, measure) = row.convergence, axes
+    at = found.interpolated if found and found.goal.measure == measure else None
+    if at is None or at.value is None:
+        return
+    (mark,) = ax.plot(
+        _x(row, at.train_s, at.tokens, kind), at.value, marker="*", markersize=10,
+        markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.4, zorder=5,
+    )  # fmt: skip
+    style.tip(
+        ax, mark, f"{entry.label}, seed {row.cell.seed}: target met after "
+        f"{show.number(at.train_s)} s, {show.number(at.tokens)} tokens",
+    )  # fmt: skip
+
+
+def _ends(ax: Axes, facet: Facet, kind: str) -> None:
     """A cross where a run that doesn't count ended, and what became of it."""
     found: dict[Point, list[str]] = {}
-    for entry in entries:
+    for entry in facet.entries:
         for row in entry.bad:
-            if _drawn(row):
-                points = (*_validation(row, kind)[-1:], *_curve(row, kind)[-1:])
+            if _drawn(row, facet.measure):
+                points = (
+                    *_validation(row, kind, facet.measure)[-1:],
+                    *_curve(row, kind, facet.measure)[-1:],
+                )
                 found.setdefault(max(points), []).append(f"{entry.method}: {row.outcome}")
     end = ax.get_xlim()[1]
     for (x, y), outcomes in sorted(found.items()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -19,6 +19,8 @@ FAR = 2.5  # a limit this many times the longest bar is named, not drawn: it wou
 
 
 def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
+    own = [tuple(e for e in panel.entries if not e.is_api) for panel in panels]
+    panels = [replace(p, entries=held) for p, held in zip(panels, own, strict=True) if held]
     if not any(
         row.peak(phase) for p in panels for row in p.rows for phase in ("train", "generate")
     ):

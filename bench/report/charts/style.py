@@ -7,6 +7,7 @@ any common colour blindness tell them apart, and markers, order and labels repea
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -88,7 +89,7 @@ class Looks:
     @classmethod
     def of(cls, panels: Sequence[Panel]) -> Looks:
         entries = [entry for panel in panels for entry in panel.entries]
-        models = {e.model: e.cell.model.params for e in entries}
+        models = {e.model: e.cell.model.params or math.inf for e in entries}
         methods = {e.cell.method.name: method_order(e.cell) for e in entries}
         return cls(
             tuple(sorted(models, key=lambda name: (models[name], name))),

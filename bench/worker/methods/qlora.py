@@ -40,7 +40,11 @@ def load_arguments(method: MethodSpec) -> dict[str, Any]:
 
 
 def problems(model: Any, method: MethodSpec) -> list[str]:
-    """Also: too little of the base is quantised.
+    return [*lora.problems(model, method), *too_little_quantized(model)]
+
+
+def too_little_quantized(model: Any) -> list[str]:
+    """Less of the base is held in few bits than the method's name promises.
 
     Transformers 5 keeps a mixture's experts as fused 3-D parameters, which bitsandbytes skips
     without a word (experts4bit doesn't); `is_loaded_in_4bit` still says True.
@@ -52,10 +56,10 @@ def problems(model: Any, method: MethodSpec) -> list[str]:
     )
 
     promised, held = quantizable_params(model), quantized_params(model)
-    found = lora.problems(model, method)
+    found = []
     if held < PROMISED_SHARE * promised:
         found.append(
-            f"not QLoRA: {held / promised:.0%} of the linear and expert weights are quantised "
+            f"not quantised: {held / promised:.0%} of the linear and expert weights are quantised "
             f"({held:,} of {promised:,})"
         )
     if experts := unquantized_parts(model).get("experts"):
