@@ -202,7 +202,7 @@ def _lengthened(shallow: Trace, deeper: Trace, more: int) -> Trace:
         costs=costs,
         **{
             name: getattr(shallow, name) + more * (getattr(deeper, name) - getattr(shallow, name))
-            for name in linear
+            for name in linear.split()
         },
     )
 
