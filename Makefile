@@ -36,13 +36,14 @@ report: setup
 	$(BIN)/bench report $(SUITE)
 
 test: setup
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-strategies: setup
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "matrix or not matrix" tests/run/test_strategies.py tests/run/test_ranks.py
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "matrix or not matrix" tests/run/test_strategies.py tests/run/test_ranks.py \
+		tests/run/test_resume.py tests/run/test_sharded_load.py
 
 test-serving: setup
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m serving tests/run/test_serving.py
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m serving tests/run/test_serving.py tests/worker/test_endpoint.py
 
 test-scale: setup
 	ADAPTBENCH_SCALE=2000 $(BIN)/python -m pytest -s tests/report/test_scale.py

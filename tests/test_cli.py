@@ -34,7 +34,8 @@ def test_list_knows_all_suites_and_cells() -> None:
     suites = {row["suite"]: row["cells"] for row in json.loads(bench("list", "--json").stdout)}
     assert {"quick", "smoke", "prod"} <= suites.keys()
     cells = json.loads(bench("list", "quick", "--json").stdout)
-    assert {cell["method"] for cell in cells} == {"base", "full", "lora", "qlora"}
+    methods = {cell["method"] for cell in cells}
+    assert methods == {"base", "full", "lora", "qlora", "majority", "copy"}
     assert suites["quick"] == len(cells)
 
 

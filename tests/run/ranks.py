@@ -59,7 +59,7 @@ def make_cell(model: str, method: str, under: str, /, **parts: dict[str, Any]) -
 
     Eight sequences of different lengths a step: four micro-batches of one rank, two of each of two.
     """
-    data = _smoke()[model, method].model_dump()
+    data = _smoke()[model, method].model_dump() | {"serve": None}
     name, _, offload = under.partition("+")
     data["strategy"] = {
         "name": name,

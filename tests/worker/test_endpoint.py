@@ -354,6 +354,7 @@ def _until_up(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError("the server never came up")
 
 
+@pytest.mark.serving
 def test_the_same_weights_answer_the_same_behind_an_api(
     cells: Cells, served: tuple[str, str], tmp_path: Path
 ) -> None:
