@@ -64,6 +64,9 @@ def load(path: Path) -> Suite:
     places = [*targets, API] if any(model.endpoint for model in models) else targets
     _check_rules(written, document, (models, methods, datasets, places))
     cells, excluded = _crossed(written, document, (targets, models, datasets, methods))
+    if not cells:
+        why = "; ".join(f"{what}: {reason}" for what, reason in excluded)
+        raise UserError(f"{shown(path)}: no cell is left: {why}")
     _check_converged(written, document, cells)
     return Suite(
         name=written.name,

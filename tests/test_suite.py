@@ -343,6 +343,12 @@ def test_a_suite_of_apis_alone_needs_no_machine(project: Path) -> None:
     assert "which machines" in error(project, MINIMAL.replace("targets: [cpu]\n", ""))
 
 
+def test_a_suite_without_a_cell_says_why(project: Path) -> None:
+    text = MINIMAL.replace("[tiny-llama]", "[behind-api]").replace("  - base\n", "")
+    said = error(with_api(project), text)
+    assert "no cell is left" in said and "can't be trained here" in said
+
+
 def test_rules_may_name_the_api_s_place(project: Path) -> None:
     rule = "rules:\n  - {when: {target: [api]}, exclude: true, reason: no money}\n"
     text = MINIMAL.replace("[tiny-llama]", "[tiny-llama, behind-api]") + rule

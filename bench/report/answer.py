@@ -147,7 +147,7 @@ def _ratio(one: Option, other: Option) -> str:
 
 
 def _difference(found: Against) -> str:
-    """+0.430 (+0.345 to +0.516), p < 0.001: better"""
+    """+0.430 (+0.345 to +0.516), corrected p < 0.001: better"""
     bounds = show.between(found.low, found.high, show.difference)
     text = show.difference(found.value) + (f" ({bounds})" if bounds else "")
     p = show.p_value(found.p)
@@ -155,7 +155,9 @@ def _difference(found: Against) -> str:
         "equivalent": "no difference larger than the margin",
         "not resolved": "not resolved, which isn't the same as equal",
     }.get(found.outcome, found.outcome)
-    return f"{text}, p {p if p.startswith('<') else f'= {p}'}: {words}".replace("<", "&lt;")
+    return f"{text}, corrected p {p if p.startswith('<') else f'= {p}'}: {words}".replace(
+        "<", "&lt;"
+    )
 
 
 # ---------------------------------------------------------------- predicted

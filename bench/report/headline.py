@@ -55,7 +55,7 @@ def sentence(panel: Panel) -> str:
     parts = [f"{where}, by {metric}: best is {_told(panel, best, quality)}."]
     cheapest = _cheapest(panel, ranked)
     if cheapest and cheapest[0] is not best:
-        parts.append(f"Cheapest is {_told(panel, *cheapest)}.")
+        parts.append(f"Cheapest model run is {_told(panel, *cheapest)}.")
     front = compare.pareto(panel)
     if len(front) > 1:
         names = show.listed([_label(panel, entry) for entry in front])

@@ -153,7 +153,8 @@ class Budget(Spec):
             raise ValueError("give `max_steps` or `epochs`, one of them")
         if self.global_batch % self.micro_batch:
             raise ValueError(
-                f"micro_batch {self.micro_batch} does not divide global_batch {self.global_batch}"
+                f"micro_batch {self.micro_batch} does not divide global_batch "
+                f"{self.global_batch}: give one that does"
             )
         return self
 

@@ -110,8 +110,22 @@ def _load(dataset: DatasetSpec, source: Source) -> Any:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         place = source.hub or ", ".join(source.files)
-        reason = " ".join(str(error).split())[:200]
+        reason = _broken_line(source) or " ".join(str(error).split())[:200]
         raise UserError(f"dataset {dataset.name}: {place} can't be loaded: {reason}") from error
+
+
+def _broken_line(source: Source) -> str | None:
+    """Where a JSONL file breaks off being one: the library doesn't say."""
+    for file in source.files:
+        if Path(file).suffix != ".jsonl" or not Path(file).is_file():
+            continue
+        with open(file, encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    json.loads(line.strip() or "null")
+                except ValueError as error:
+                    return f"{file}:{number} is not JSON: {error}"
+    return None
 
 
 def _row(dataset: DatasetSpec, raw: dict[str, Any], default_id: str, source: Source) -> Row:

@@ -182,3 +182,11 @@ def test_a_template_that_opens_the_trace_is_not_opened_twice(
     plain = dataset(tmp_path, rows)
     row = data.rows(plain, "train")[0]
     assert data.answer_text(tokenizer, thinking(cell, plain), row) == "\n</think>\n\n4"
+
+
+def test_a_broken_line_is_found(tmp_path: Path) -> None:
+    rows = tmp_path / "broken.jsonl"
+    rows.write_text('{"question": "a", "text": "b"}\n\n{"question": \n')
+    made = dataset(tmp_path, [{"question": "a", "text": "b"}], train=[{"files": [str(rows)]}])
+    with pytest.raises(UserError, match=r"broken\.jsonl:3 is not JSON"):
+        data.rows(made, "train")
