@@ -58,6 +58,7 @@ def asked_of_weights(request: Request) -> Request:
         attention=request.attention,
         adapter=request.adapter,
         quantization=request.quantization,
+        checkpointing="none",
         seq_len=1,
     )
 
