@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import store
+from bench.cache import trained
 from bench.record import Status
 from bench.spec import Cell
 
@@ -150,8 +151,10 @@ def test_memory_is_known_by_stage(results: dict[tuple[str, str], store.CellResul
 
 
 def test_trained_weights_do_not_pile_up(smoke: Path, cache: Path) -> None:
-    left = list((cache / "trained").glob("*"))
-    assert not [path for path in left if "smoke" in path.name or path.is_dir()], left
+    attempts = [a.path for r in store.read_suite(smoke / "results", "smoke") for a in r.attempts]
+    assert attempts
+    left = [cache / "trained" / trained(attempt).name for attempt in attempts]
+    assert not [path for path in left if path.exists()]
 
 
 def test_running_again_does_nothing(smoke: Path, cache: Path) -> None:
