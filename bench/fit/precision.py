@@ -8,6 +8,7 @@ autocast to float16/float32".
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ class Autocast(TorchFunctionMode):
         super().__init__()
         self.dtype = dtype
         self.cached = cached
-        self.cache: dict[int, torch.Tensor] = {}
+        self.cache: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def __enter__(self) -> Autocast:
         _active.append(self)
@@ -114,12 +115,15 @@ class Autocast(TorchFunctionMode):
             return value
         if value.dtype == self.dtype:
             return value
-        cacheable = value.is_leaf and value.requires_grad and value.dtype == torch.float32
-        if not (self.cached and cacheable):
+        # torch's own rule (aten/src/ATen/autocast_mode.cpp, cached_cast)
+        trained = value.is_leaf and value.requires_grad and not value._is_view()
+        if not (self.cached and trained and value.dtype == torch.float32):
             return value.to(self.dtype)
-        if id(value) not in self.cache:
-            self.cache[id(value)] = value.to(self.dtype)
-        return self.cache[id(value)]
+        known, cast = self.cache.get(id(value), (None, None))
+        if known is None or known() is not value:  # else a dead tensor's, which had the same id
+            cast = value.to(self.dtype)
+            self.cache[id(value)] = weakref.ref(value), cast
+        return cast
 
     @staticmethod
     def _up(value: Any) -> Any:

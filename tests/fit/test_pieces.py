@@ -22,6 +22,7 @@ from bench.fit.cache import Cache
 from bench.fit.cases import request_of
 from bench.fit.constants import constant
 from bench.fit.memory import step_memory
+from bench.fit.precision import Autocast
 from bench.fit.quantize import quant_state_tensors
 from bench.fit.request import Adapter, Quantization, Request, Sharding
 from bench.fit.steptime import find_gpu
@@ -172,6 +173,25 @@ def test_a_mean_batch_takes_its_share_of_the_longest_ones_time() -> None:
 def test_lengths_beyond_the_positions_are_one_clear_line() -> None:
     with pytest.raises(ValueError, match="exceeds the model's 4096 positions"):
         tiny(seq_len=8192)
+
+
+def test_autocast_never_hands_out_another_tensors_cast() -> None:
+    """A dead tensor's identity is soon another one's; views aren't cached, as in torch."""
+    with Autocast(torch.bfloat16) as mode:
+        rows = torch.empty(3, 4, device="meta")
+        for width in (8, 16) * 20:
+            weight = torch.empty(4, width, device="meta", requires_grad=True)
+            with torch.no_grad():  # else the cast's history would keep the tensor alive
+                assert torch.mm(rows, weight).shape == (3, width)
+            del weight
+        kept = torch.empty(2, 4, 8, device="meta", requires_grad=True)
+        held = len(mode.cache)
+        with torch.no_grad():
+            torch.mm(rows, kept[0])
+        assert len(mode.cache) == held
+        torch.matmul(rows, kept)
+        torch.matmul(rows, kept)
+        assert len(mode.cache) == held + 1
 
 
 # ---------------------------------------------------------------- published cases
