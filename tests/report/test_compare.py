@@ -80,7 +80,7 @@ def test_direction(metric: str, sign: int) -> None:
 def test_headline_repeats_numbers_and_claims_no_significance(panel: Panel) -> None:
     text = headline([panel])
     assert "best is smollm2-135m × full with 0.800" in text
-    assert "Cheapest is smollm2-135m × base with 0.200" in text
+    assert "Cheapest model run is smollm2-135m × base with 0.200" in text
     assert "so that order is open" in text
     assert "6 of 13 cells worked" in text
     assert "significant" not in text

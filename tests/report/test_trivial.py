@@ -30,4 +30,4 @@ def test_a_floor_is_tested_against_and_named(tmp_path: Path) -> None:
     said = "\n".join(threats([panel]))
     assert "m × base isn't shown to be better than majority" in said
     assert "m × lora isn't" not in said
-    assert "Cheapest is base" in headline([panel])  # of what looks at the prompt
+    assert "Cheapest model run is base" in headline([panel])  # of what looks at the prompt
