@@ -14,6 +14,7 @@ import pytest
 
 from bench.score.answers import format_answer, split_fields
 from bench.score.entities import entity_pairs, parse_entities
+from bench.score.overlap import matches
 from bench.spec import DatasetSpec
 from bench.suite import load_spec
 
@@ -72,6 +73,15 @@ def test_no_message_id_or_order_number_twice() -> None:
         [row["entities"]["order"] for row in every if "order" in row["entities"]],
     ):
         assert len(values) == len(set(values))
+
+
+def test_no_test_message_resembles_one_of_train() -> None:
+    asked = {
+        split: [f"{row['tenant']}: {row['message']}" for row in rows(split)]
+        for split in ("train", "test")
+    }
+    assert matches(asked["test"], asked["train"]) == []
+    assert len(matches(asked["train"], asked["train"])) == 480  # the join finds what is there
 
 
 def test_half_of_test_uses_phrasings_that_train_never_does() -> None:

@@ -5,8 +5,9 @@ wording, in how often each intent comes up, in house rules ("refunds take 10 day
 style of a reply: what a model can only learn from the rows.
 
 Every choice is a SHA-256 of its place, so the bytes are the same on every machine and Python.
-No message and no order number occurs twice, so nothing leaks from train into test; half of the
-test messages use phrasings that train and validation never do.
+No message and no order number occurs twice, and no test message resembles one of train by the rule
+of `bench check --data`, so nothing leaks from train into test; half of the test messages use
+phrasings that train and validation never do.
 
     python data/support-desk/generate.py
 """
@@ -20,6 +21,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from string import Formatter
+
+from bench.score.overlap import NEAR, jaccard, shingles
+from bench.score.plain import normalise
 
 INTENTS = ("status", "cancel", "refund", "change", "problem", "fee")
 # Rows per unit of a tenant's mix; every mix adds up to 15.
@@ -300,6 +304,29 @@ OPENINGS = ("", "", "Hello. ", "Hi! ")
 ENTITY_TYPES = ("order", "product", "date", "amount")  # the order in which a row lists them
 
 
+@dataclass(frozen=True)
+class Taken:
+    """The messages that there are already, and what they share with others: train's alone."""
+
+    messages: set[str]
+    train: list[frozenset[str]]
+
+    def refuses(self, tenant: str, message: str, split: str) -> bool:
+        if message in self.messages:
+            return True
+        own = _shingles(tenant, message)
+        return split == "test" and any(jaccard(own, other) >= NEAR for other in self.train)
+
+    def add(self, tenant: str, message: str, split: str) -> None:
+        self.messages.add(message)
+        if split == "train":
+            self.train.append(_shingles(tenant, message))
+
+
+def _shingles(tenant: str, message: str) -> frozenset[str]:
+    return shingles(normalise(f"{tenant}: {message}"))  # as the dataset's prompt has it
+
+
 def _number(*place: object) -> int:
     """A large number that only depends on the place it is asked for."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, place)).encode()).digest()[:8], "big")
@@ -311,7 +338,7 @@ def _pick(options: Sequence[str], *place: object) -> str:
 
 def rows() -> dict[str, list[dict[str, object]]]:
     """The rows of each split, in a mixed order."""
-    orders, taken = _order_numbers(), set[str]()
+    orders, taken = _order_numbers(), Taken(set(), [])
     found = {
         split: [
             _row(f"{split}/{name}/{intent}/{index}", orders, taken)
@@ -333,7 +360,7 @@ def _order_numbers() -> Iterator[int]:
     return (1000 + step * 7919 % 9000 for step in range(9000))
 
 
-def _row(place: str, orders: Iterator[int], taken: set[str]) -> dict[str, object]:
+def _row(place: str, orders: Iterator[int], taken: Taken) -> dict[str, object]:
     split, name, intent, index = place.split("/")
     tenant = TENANTS[name]
     desk = tenant.desks[INTENTS.index(intent)]
@@ -349,9 +376,9 @@ def _row(place: str, orders: Iterator[int], taken: set[str]) -> dict[str, object
             "amount": f"${_number(key, 'amount') % 190 + 10}",
         }
         message = _pick(OPENINGS, key, "opening") + _pick(phrasings, key).format(**values)
-        if message not in taken:
+        if not taken.refuses(name, message, split):
             break
-    taken.add(message)
+    taken.add(name, message, split)
     return {
         "id": place,
         "tenant": name,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from bench import store
 from bench.report import compare, datasets
 from bench.report.rows import rows
 
-from ..conftest import bench, environment, make_project
+from ..conftest import ROOT, bench, environment, make_project
 from ..report.made import Run, add, cell
 
 SUITE = """\
@@ -32,7 +34,7 @@ def test_check_reads_the_rows_and_keeps_what_it_found(
     done = bench("check", "mini", "--data", "--json", cwd=folder, env=environment(cache))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["cells"] == 2 and told["data"]["support-desk"]["near_duplicates"] == 17
+    assert told["cells"] == 2 and told["data"]["support-desk"]["near_duplicates"] == 0
     found = store.read_hygiene(folder / "results", "mini")["support-desk"]
     assert {name: split.rows for name, split in found.splits.items()} == {
         "train": 480, "validation": 60, "test": 120,
@@ -62,13 +64,19 @@ def test_rows_that_cannot_be_had_are_one_line(tmp_path: Path, cache: Path) -> No
 def test_without_a_made_model_rows_are_checked_and_tokens_not(tmp_path: Path) -> None:
     folder = make_project(tmp_path)
     (folder / "suites" / "mini.yaml").write_text(SUITE, encoding="utf-8")
+    (folder / "data").unlink()
+    shutil.copytree(ROOT / "data", folder / "data")
+    files = {name: folder / f"data/support-desk/{name}.jsonl" for name in ("train", "test")}
+    train, test = (path.read_text().splitlines() for path in files.values())
+    nearly = [re.sub(r'("message": "[^"]*)', r"\1 now", line) for line in train[:3]]
+    files["test"].write_text("\n".join([*nearly, *test[3:]]), encoding="utf-8")
     done = bench("check", "mini", "--data", cwd=folder, env=environment(tmp_path / "empty"))
     assert done.returncode == 0, done.stderr
     found = store.read_hygiene(folder / "results", "mini")["support-desk"]
     assert found.splits["test"].rows == 120 and found.truncation == []
-    assert "warning: 17 of 120 test prompts nearly stand in train" in done.stderr
+    assert "warning: 3 of 120 test prompts nearly stand in train" in done.stderr
     assert "support-desk test: 120 rows, 0 of them repeated, 4 groups; prompt" in done.stdout
-    assert "(train / validation / test): status 88 / 11 / 22, " in done.stdout
+    assert "(train / validation / test): status 88 / 11 / 21, " in done.stdout
     assert not (tmp_path / "empty" / "models").exists()
 
 
