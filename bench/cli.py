@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from bench.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pandas import DataFrame
 
     from bench.score.hygiene import Hygiene
     from bench.spec import Cell, Suite
@@ -51,18 +48,20 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the suites, or a suite's cells and how each of them stands."""
+    from bench import listing
     from bench import suite as suites
 
     if suite is None:
-        _list_suites(as_json)
+        rows = listing.suites_here()
+        console.print_json(json.dumps(rows)) if as_json else console.print(listing.table(rows))
         return
     found = suites.load(suites.find(suite))
     cells = suites.select(found.cells, only)
     if as_json:
-        rows = [{**_coordinates(cell), "status": _state(cell, results)} for cell in cells]
+        rows = [listing.row(cell, results) for cell in cells]
         console.print_json(json.dumps(rows))
         return
-    console.print(_cells_table(found, cells, results))
+    console.print(listing.cells_table(found, cells, results))
     for what, reason in found.excluded:
         console.print(f"left out: {what}: {reason}", markup=False, style="dim")
 
@@ -167,7 +166,7 @@ def fit(  # noqa: PLR0913, PLR0917 - a command's options
     """
     told = {name: value for name, value in locals().items() if name not in ("model", "as_json")}
     more = [flag for name, value in told.items() for flag in _flags(name, value)]
-    raise typer.Exit(_fit("fit", model, *more, *(["--json"] if as_json else [])))
+    raise typer.Exit(_predict("fit", model, *more, *(["--json"] if as_json else [])))
 
 
 @app.command()
@@ -178,7 +177,7 @@ def accuracy(
 ) -> None:
     """Predict published measurements and say how far off the predictions are."""
     more = ["--json"] if as_json else []
-    raise typer.Exit(_fit("accuracy", str(cases), "--models", str(models), *more))
+    raise typer.Exit(_predict("accuracy", str(cases), "--models", str(models), *more))
 
 
 @app.command()
@@ -189,7 +188,7 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Say what measured runs make of the predictor's constants; writes nothing."""
-    raise typer.Exit(_fit("calibrate", str(results), *(["--json"] if as_json else [])))
+    raise typer.Exit(_predict("calibrate", str(results), *(["--json"] if as_json else [])))
 
 
 @app.command()
@@ -205,6 +204,7 @@ def run(
     """Run the cells that aren't finished, then draw the report."""
     from bench import environment
     from bench import suite as suites
+    from bench.run import planning
     from bench.run.runner import check_keys
 
     found = suites.load(suites.find(suite))
@@ -217,7 +217,7 @@ def run(
     if len(runnable) < len(cells):
         console.print(f"{len(cells) - len(runnable)} cells are for other machines: left out")
     check_keys(runnable, results, fresh)
-    _plan_missing(Path(found.path), only, runnable, results)
+    planning.plan_missing(Path(found.path), only, runnable, results)
     failed = _run_cells(runnable, results, fresh, run_anyway)
     from bench.report.build import CLAIMS, build
 
@@ -272,6 +272,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """What changed from A to B, whether beyond noise, and whether they may be compared at all."""
+    from bench import listing
     from bench.report import changes
 
     found = changes.changes(changes.load(a, results), changes.load(b, results))
@@ -280,7 +281,7 @@ def compare(
         lists = {"obstacles": found.obstacles, "only_a": found.only_a, "only_b": found.only_b}
         console.print_json(json.dumps({"changes": made.to_dict("records")} | lists))
         return
-    _print_frame(made)
+    console.print(listing.table(made.to_dict("records")))
     for name, only in (("A", found.only_a), ("B", found.only_b)):
         if only:
             console.print(f"only in {name}: {', '.join(only)}", markup=False)
@@ -298,7 +299,7 @@ def rerun(
     as_json: Json = False,
 ) -> None:
     """Run one cell again, as a new attempt; the report then speaks of the new one."""
-    from bench import environment
+    from bench import environment, listing
     from bench import show as shows
     from bench.report import repeat
     from bench.run.runner import check_keys
@@ -320,7 +321,7 @@ def rerun(
         if as_json:
             print(json.dumps(told.as_json()))
         else:
-            _print_frame(repeat.table(told))
+            console.print(listing.table(repeat.table(told).to_dict("records")))
             for line in [*repeat.notes(told), told.words]:
                 console.print(line, markup=False, soft_wrap=True)
     elif compare:
@@ -418,13 +419,6 @@ def add_model(
 # ---------------------------------------------------------------- helpers
 
 
-def _print_frame(made: DataFrame) -> None:
-    table = Table(*made.columns)
-    for line in made.itertuples(index=False):
-        table.add_row(*map(str, line))
-    console.print(table)
-
-
 def _flags(name: str, value: Any) -> list[str]:
     """An option as bench.fit spells it; nothing where it wasn't given."""
     flag = name.replace("_", "-")
@@ -437,14 +431,12 @@ def _flags(name: str, value: Any) -> list[str]:
     return [f"--{flag}={value}"]
 
 
-def _fit(*arguments: str) -> int:
-    """Predictions need torch: a process of their own, its traces kept in the cache folder."""
+def _predict(*arguments: str) -> int:
     import subprocess
 
-    from bench import cache
+    from bench.run.planning import command
 
-    command = [sys.executable, "-m", "bench.fit", *arguments, "--cache", str(cache.root() / "fit")]
-    return subprocess.run(command, check=False).returncode
+    return subprocess.run(command(*arguments), check=False).returncode
 
 
 def _inspected(found: Suite, results: Path) -> Iterator[Hygiene]:
@@ -463,15 +455,6 @@ def _check_data(found: Suite, results: Path) -> None:
         for warning in hygiene.warnings:
             text = f"{hygiene.dataset}: warning: {warning}"
             errors.print(text, markup=False, soft_wrap=True, style="yellow")
-
-
-def _plan_missing(path: Path, only: str | None, cells: list[Cell], results: Path) -> None:
-    """Plans decide the strategy and whether a cell is worth its hours; on a CPU there are none."""
-    from bench.run import planning
-
-    wanted = [cell for cell in cells if cell.target.device == "cuda"]
-    if any(planning.read(results, cell) is None for cell in wanted):
-        planning.plan_cells(path, only, wanted, results)
 
 
 def _run_cells(
@@ -499,63 +482,17 @@ def _run_cells(
 
 
 def _cannot_run(found: Suite, cells: list[Cell], here: str, results: Path) -> None:
+    from bench import listing
+
     targets = {cell.target.name: cell.target for cell in cells}.values()
     wanted = " or ".join(f"{t.devices * t.nodes} × {t.gpu}" for t in targets)
     errors.print(
         f"suite {found.name} is for {wanted}; here: {here}. Nothing was run.", markup=False
     )
-    console.print(_cells_table(found, cells, results))
+    console.print(listing.cells_table(found, cells, results))
     console.print(
         f"What each cell needs, before you rent a machine: bench plan {found.path}", markup=False
     )
-
-
-def _list_suites(as_json: bool) -> None:
-    from bench import suite as suites
-
-    rows = []
-    for path in sorted(Path("suites").glob("*.yaml")):
-        found = suites.load(path)
-        rows.append({"suite": found.name, "cells": len(found.cells), "title": found.title})
-    if as_json:
-        console.print_json(json.dumps(rows))
-        return
-    table = Table("suite", "cells", "title")
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    console.print(table)
-
-
-def _coordinates(cell: Cell) -> dict[str, Any]:
-    return {
-        "id": cell.id,
-        "model": cell.model.name,
-        "method": cell.method.name,
-        "dataset": cell.dataset.name,
-        "target": cell.target.name,
-        "seed": cell.seed,
-    }
-
-
-def _state(cell: Cell, results: Path) -> str:
-    from bench.run.runner import finished
-
-    state = finished(cell, results, retry=False)
-    return str(state.status) if state else "not run"
-
-
-def _cells_table(found: Suite, cells: list[Cell], results: Path) -> Table:
-    table = Table(title=f"{found.name}: {len(cells)} cells", title_justify="left")
-    several = len({cell.budget.micro_batch for cell in cells if cell.method.trains}) > 1
-    micro = ["micro-batch"] if several else []
-    for column in ("model", "method", "dataset", "target", "seed", *micro, "status", "id"):
-        table.add_column(column, overflow="fold")
-    for cell in cells:
-        point = _coordinates(cell)
-        name = point.pop("id")
-        size = [str(cell.budget.micro_batch)] if several else []
-        table.add_row(*map(str, point.values()), *size, _state(cell, results), name[-8:])
-    return table
 
 
 def main() -> None:

@@ -28,9 +28,8 @@ def plan_cells(suite: Path, only: str | None, cells: Sequence[Cell], results: Pa
 
     Raises UserError with what the planning process said.
     """
-    command = [sys.executable, "-m", "bench.fit", "plan", str(suite), "--json"]
-    command += ["--cache", str(cache.root() / "fit"), *(["--only", only] if only else [])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    asked = command("plan", str(suite), "--json", *(["--only", only] if only else []))
+    done = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise UserError(f"{suite} can't be planned: see above")
     plans = {row["cell"]: Plan.model_validate(row["plan"]) for row in json.loads(done.stdout)}
@@ -38,6 +37,18 @@ def plan_cells(suite: Path, only: str | None, cells: Sequence[Cell], results: Pa
         store.write_json(store.cell_folder(results, cell) / "cell.json", cell)
         store.write_json(store.cell_folder(results, cell) / FILE, plans[cell.id])
     return [plans[cell.id] for cell in cells]
+
+
+def plan_missing(suite: Path, only: str | None, cells: Sequence[Cell], results: Path) -> None:
+    """Plans decide the strategy and whether a cell is worth its hours; on a CPU there are none."""
+    wanted = [cell for cell in cells if cell.target.device == "cuda"]
+    if any(read(results, cell) is None for cell in wanted):
+        plan_cells(suite, only, wanted, results)
+
+
+def command(*arguments: str) -> list[str]:
+    """Predictions need torch: a process of their own, its traces kept in the cache folder."""
+    return [sys.executable, "-m", "bench.fit", *arguments, "--cache", str(cache.root() / "fit")]
 
 
 def read(results: Path, cell: Cell) -> Plan | None:
