@@ -71,6 +71,23 @@ def small_tests(panels: Panels) -> list[str]:
     return found
 
 
+def changed_data(panels: Panels) -> list[str]:
+    """A dataset's file may be edited between two cells: their names can't show it, its rows do."""
+    seen: dict[tuple[str, str, int | None], set[str]] = {}
+    for row in _rows(panels):
+        budget = row.cell.budget
+        limits = budget.max_train_rows, budget.max_test_rows
+        for split, limit, rows in zip(("train", "test"), limits, row.fingerprints, strict=True):
+            if rows is not None:
+                seen.setdefault((row.cell.dataset.name, split, limit), set()).add(rows)
+    return [
+        f"{show.markdown(name)}: its {split} rows changed between cells ({len(found)} versions), "
+        "so they don't compare. `bench run SUITE --fresh` runs all of them on today's rows."
+        for (name, split, _), found in sorted(seen.items(), key=str)
+        if len(found) > 1
+    ]
+
+
 def samples(panels: Panels) -> list[str]:
     pairs = {
         (row.cell.dataset.name, *row.answered)
@@ -310,6 +327,7 @@ def always(panels: Panels) -> list[str]:
 CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     one_seed,
     small_tests,
+    changed_data,
     samples,
     trivial,
     synthetic,

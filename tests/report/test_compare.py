@@ -159,3 +159,15 @@ def test_repeats_and_interruptions_are_told(tmp_path: Path) -> None:
 def test_a_sample_of_the_test_rows_is_told(tmp_path: Path) -> None:
     add(tmp_path, cell("m", "lora"), Run(generate={"test_rows": 400}))
     assert "40 of 400 test rows were answered, a sample" in told(tmp_path)
+
+
+def test_rows_that_changed_between_cells_are_told(tmp_path: Path) -> None:
+    for method, test in (("full", "aa"), ("lora", "bb")):
+        add(
+            tmp_path,
+            cell("m", method),
+            Run(train={"rows_fingerprint": "cc"}, generate={"rows_fingerprint": test}),
+        )
+    text = told(tmp_path)
+    assert "its test rows changed between cells (2 versions)" in text
+    assert "its train rows changed" not in text
