@@ -3,7 +3,8 @@
 Counted on the same trace as memory, so recomputation by checkpointing and dequantisation are in.
 torch's own formulas cover matrix products and attention; they silently count nothing for
 bitsandbytes' products (QLoRA at 7B: 35.6 instead of 62.1 TFLOP a step) and for grouped products
-(mixtures of experts), which are added here.
+(mixtures of experts), which are added here, and they count the half of a causal attention that its
+kernel skips, which is taken off.
 """
 
 from __future__ import annotations
@@ -75,13 +76,11 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost:
             size = leaf.numel() * leaf.element_size()
             seen[(leaf.untyped_storage()._cdata, leaf.numel())] = size
     flops = _flops(func, args, kwargs, out)
-    four_bit = func._schema.name == "bitsandbytes::gemm_4bit"
-    products = args[:1] if four_bit else args  # its scales are fp32, the product isn't
-    fp32 = flops > 0 and any(
-        isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float32 for leaf in products
-    )
+    # Attention's logsumexp and 4-bit weights' scales are fp32 beside factors that aren't
+    factor = next((leaf for leaf in args if isinstance(leaf, torch.Tensor)), None)
+    fp32 = flops > 0 and factor is not None and factor.dtype == torch.float32
     size = sum(seen.values())
-    if four_bit:
+    if func._schema.name == "bitsandbytes::gemm_4bit":
         size += 2 * args[2][0] * args[2][1] * 2  # the dequantised weight, written and read
     return Cost(flops, size, fp32)
 
@@ -97,7 +96,19 @@ def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     if name == "aten::_grouped_mm":
         return _grouped(args[0], args[1])
     formula = flop_registry.get(func._overloadpacket)
-    return int(formula(*args, **kwargs, out_val=out)) if formula else 0
+    if formula is None:
+        return 0
+    flops = int(formula(*args, **kwargs, out_val=out))
+    return flops // 2 if _causal(func, args, kwargs) else flops
+
+
+def _causal(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an attention kernel skips what lies above the diagonal: torch's formula counts it."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "is_causal" not in names:
+        return False
+    at = names.index("is_causal")
+    return bool(kwargs.get("is_causal", args[at] if at < len(args) else False))
 
 
 def _grouped(left: torch.Tensor, right: torch.Tensor) -> int:

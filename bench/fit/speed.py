@@ -85,7 +85,7 @@ def as_text(found: list[Speed], skipped: list[str]) -> str:
         sizes = [abs(error) for error in errors]
         share = sum(size <= 0.15 for size in sizes) / len(sizes)
         lines.append(
-            f"| {name} | {len(sizes)} | {statistics.median(sizes):.0%} | "
+            f"| {name.replace('|', ' or ')} | {len(sizes)} | {statistics.median(sizes):.0%} | "
             f"{statistics.median(errors):+.0%} | {share:.0%} |"
         )
     lines.append("")

@@ -1,6 +1,7 @@
 """Seconds of a step: a roofline over every traced operator, plus what links carry.
 
-    operator   max(flops / (peak × efficiency), bytes / (bandwidth × efficiency), launch)
+    operator   max(flops / (peak × efficiency), bytes / (bandwidth × efficiency), shortest kernel)
+    launches   the host hands kernels out ahead of the GPU: the slower of the two sets the pace
     sharding   FSDP and ZeRO-3 gather every weight in the forward and again in the backward and
                reduce every gradient; DDP and ZeRO-1/2 reduce gradients once an update.  Ring
                collectives move (n-1)/n of the bytes through each rank's link.
@@ -61,15 +62,16 @@ def gpu_of(facts: dict[str, Any]) -> Gpu:
 
 
 def roofline_s(costs: dict[Cost, int], gpu: Gpu) -> float:
-    """Seconds of a set of operator calls."""
+    """Seconds of a set of operator calls: on the GPU, or of the host that launches them."""
     peak = gpu.flops * constant("matmul_efficiency", gpu.name)
     fp32 = gpu.fp32_flops * constant("matmul_efficiency", gpu.name)
     bandwidth = gpu.memory * constant("memory_efficiency")
-    launch = constant("launch_s")
-    return sum(
-        count * max(cost.flops / (fp32 if cost.fp32 else peak), cost.size / bandwidth, launch)
+    shortest = constant("kernel_s")
+    device = sum(
+        count * max(cost.flops / (fp32 if cost.fp32 else peak), cost.size / bandwidth, shortest)
         for cost, count in costs.items()
     )
+    return max(device, sum(costs.values()) * constant("dispatch_s"))
 
 
 @dataclass(frozen=True)
