@@ -122,7 +122,8 @@ def _update_s(request: Request, costs: StepCosts, weights: Weights, gpu: Gpu) ->
     traffic = (
         weights.trained // DTYPE_BYTES[request.dtype] * 28 / ranks
     )  # fp32 master, states, grad
-    return traffic * min(ranks, sharding.devices_per_node) / constant("host_memory_bytes_per_s")
+    moved = traffic * min(ranks, sharding.devices_per_node) / constant("host_memory_bytes_per_s")
+    return max(moved, sum(costs.update.values()) * constant("dispatch_s"))
 
 
 def communication_s(request: Request, weights: Weights, gpu: Gpu) -> float:
