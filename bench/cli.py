@@ -338,13 +338,27 @@ def export(
     scores: Annotated[
         Path | None, typer.Option(help="A .parquet or .csv file: one row a test row instead.")
     ] = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(help="A tracking server, e.g. http://localhost:5000: one run a cell."),
+    ] = None,
     results: Results = Path("results"),
 ) -> None:
     """Write one row a cell for your own dashboards: all scores, times, costs, peaks, plans."""
     from bench.report import export as exports
 
-    if parquet is None and csv is None and scores is None:
-        raise UserError("say where to: --parquet FILE, --csv FILE or --scores FILE")
+    if parquet is None and csv is None and scores is None and mlflow is None:
+        raise UserError("say where to: --parquet FILE, --csv FILE, --scores FILE or --mlflow URI")
+    if mlflow is not None:
+        from bench.report import mlflow as runs
+
+        done = runs.export(results, Path(suite).stem, mlflow)
+        console.print(
+            f"{mlflow}: {done.written} runs written, {done.known} there already, "
+            f"{done.never_ran} cells never ran",
+            markup=False,
+            soft_wrap=True,
+        )
     if scores is not None:
         rows = exports.scores(results, Path(suite).stem)
         (exports.parquet if scores.suffix == ".parquet" else exports.csv)(rows, scores)
