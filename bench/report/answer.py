@@ -155,9 +155,9 @@ def _difference(found: Against) -> str:
         "equivalent": "no difference larger than the margin",
         "not resolved": "not resolved, which isn't the same as equal",
     }.get(found.outcome, found.outcome)
-    return f"{text}, corrected p {p if p.startswith('<') else f'= {p}'}: {words}".replace(
-        "<", "&lt;"
-    )
+    sign = "" if p.startswith("<") else "= "
+    tested = "no p" if found.p is None else f"corrected p {sign}{p}"
+    return f"{text}, {tested}: {words}".replace("<", "&lt;")
 
 
 # ---------------------------------------------------------------- predicted

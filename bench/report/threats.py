@@ -59,7 +59,7 @@ def small_tests(panels: Panels) -> list[str]:
         if sizes and sizes[0] < SMALL:
             points = 98 / sizes[0] ** 0.5
             found.append(
-                f"{show.markdown(name)}: {_range(sizes)} test rows were scored. With "
+                f"{show.markdown(name)}: {_range(sizes)} test {_were(sizes)} scored. With "
                 f"{show.many(sizes[0], 'row')} a share near one half is known to about "
                 f"±{show.number(points, 2)} points."
             )
@@ -344,6 +344,10 @@ CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     answered_by_apis,
     always,
 )
+
+
+def _were(sizes: Sequence[int]) -> str:
+    return "row was" if sizes == [1] else "rows were"
 
 
 def _range(values: Sequence[int]) -> str:
