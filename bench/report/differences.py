@@ -48,8 +48,7 @@ def _line(pair: Pair, several: bool) -> dict[str, str]:
         "95 % interval": _interval(found),
         "p": show.p_value(verdict.p),
         "verdict on A": verdict.words,
-        "rows": show.count(found.n)
-        + (f" in {show.many(found.units, 'group')}" if found.clustered else ""),
+        "rows": show.count(found.n) + groups,
         "that differ": show.count(found.differing),
         "seeds": f"{found.seeds[0]}, {found.seeds[1]}",
         "rows needed": _needed(found),
