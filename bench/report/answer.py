@@ -151,8 +151,9 @@ def _difference(found: Against) -> str:
     bounds = show.between(found.low, found.high, show.difference)
     text = show.difference(found.value) + (f" ({bounds})" if bounds else "")
     p = show.p_value(found.p)
+    margin = "the margin" if found.margin is None else f"{found.margin:g}"
     words = {
-        "equivalent": "no difference larger than the margin",
+        "equivalent": f"no difference larger than {margin}",
         "not resolved": "not resolved, which isn't the same as equal",
     }.get(found.outcome, found.outcome)
     sign = "" if p.startswith("<") else "= "
