@@ -115,7 +115,9 @@ def _open(advice: Advice, take: Option) -> Iterator[str]:
             "([paired tests](#differences))."
         )
     if untested:
-        names = show.listed(_few([name(o, advice) for o in untested]))
+        places = [f" on {show.markdown(o.target)}" * (o.target != take.target) for o in untested]
+        named = [name(o, advice) + place for o, place in zip(untested, places, strict=True)]
+        names = show.listed(_few(named))
         yield f"Not tested against it (another machine, or no common rows): {names}."
 
 
