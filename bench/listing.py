@@ -20,8 +20,7 @@ def suites_here() -> list[dict[str, Any]]:
 
 
 def row(cell: Cell, results: Path) -> dict[str, Any]:
-    """A cell's id, its place in the matrix, and its status; "not run" where it has none."""
-    state = finished(cell, results, retry=False)
+    """A cell's id, its place in the matrix, and how it stands."""
     return {
         "id": cell.id,
         "model": cell.model.name,
@@ -29,8 +28,16 @@ def row(cell: Cell, results: Path) -> dict[str, Any]:
         "dataset": cell.dataset.name,
         "target": cell.target.name,
         "seed": cell.seed,
-        "status": str(state.status) if state else "not run",
+        "status": _status(cell, results),
     }
+
+
+def _status(cell: Cell, results: Path) -> str:
+    """`serve:` may have been added to a suite after its cells were finished."""
+    if state := finished(cell, results, retry=False):
+        return str(state.status)
+    unserved = finished(cell.model_copy(update={"serve": None}), results, retry=False)
+    return f"{unserved.status}, not served" if unserved else "not run"
 
 
 def table(rows: Sequence[Mapping[Any, Any]]) -> Table:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from bench import listing
 from bench.environment import gpus
+from bench.spec.serving import Serving
 
 from .conftest import ROOT, bench
+from .report import made
 
 
 def test_check_prod() -> None:
@@ -37,6 +40,15 @@ def test_list_knows_all_suites_and_cells() -> None:
     methods = {cell["method"] for cell in cells}
     assert methods == {"base", "full", "lora", "qlora", "majority", "copy"}
     assert suites["quick"] == len(cells)
+
+
+def test_a_finished_cell_that_shall_be_served_says_so(tmp_path: Path) -> None:
+    plain = made.cell("m", "lora")
+    made.add(tmp_path, plain)
+    served = plain.model_copy(update={"serve": Serving()})
+    other = made.cell("m", "lora", seed=1)
+    states = [listing.row(cell, tmp_path)["status"] for cell in (plain, served, other)]
+    assert states == ["ok", "ok, not served", "not run"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from bench.fit.cache import Cache
 from bench.fit.choices import best_strategy, largest_micro_batch
 from bench.fit.commands import Row, row_of, table
 from bench.fit.constants import constant
-from bench.fit.predict import Job, add_growth, predict
+from bench.fit.predict import Job, add_growth, add_range, predict
 from bench.fit.request import Request
 from bench.fit.suggest import Asked, changes
 from bench.plan import GIB, Plan
@@ -59,6 +59,8 @@ def _plan(request: Request, target: TargetSpec, options: argparse.Namespace) -> 
     plan, chosen = planned(request)
     if plan.memory is not None and chosen.lengths and (options.target or options.gpu):
         add_growth(plan, cache.growth(chosen, remedies=True))
+    else:
+        add_range(plan, chosen, target, cache)
     if plan.fits is False and (options.target or options.gpu):
         job = Asked(chosen, Job(), target)
         plan.changes = changes(job, plan, asked.all_targets(options.suites), cache)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from bench.fit.cache import Cache
 from bench.fit.cell import job_of_cell, request_of_cell
 from bench.fit.choices import best_strategy
-from bench.fit.predict import complete, predict
+from bench.fit.predict import add_range, complete, predict
 from bench.fit.request import Request, Sharding
 from bench.fit.suggest import Asked, changes
 from bench.plan import Plan
@@ -107,6 +107,7 @@ def plan_cell(cell: Cell, targets: Sequence[TargetSpec], cache: Cache) -> Plan:
         return complete(plan, request, cell.target, cache, job)
     auto = cell.strategy.name == "auto"
     plan, chosen = _trained(request, cell, auto, cache)
+    add_range(plan, chosen, cell.target, cache)
     plan = complete(plan, chosen, cell.target, cache, job)
     if plan.fits is False:
         plan.changes = changes(Asked(chosen, job, cell.target, auto), plan, targets, cache)

@@ -54,8 +54,6 @@ def predict(request: Request, target: TargetSpec, cache: Cache | None = None) ->
         plan.evaluation_bytes = memory.reserved_phases["evaluate/forward"] + outside
     plan.limits = list(_limits(plan, memory, target))
     plan.fits = _all_hold(plan)
-    _grow_where_it_matters(plan, request, target, cache)
-    plan.notes += _margin(plan, target)
     plan.time = time_of(request, memory, target, cache)
     return plan
 
@@ -120,12 +118,18 @@ def _limits(plan: Plan, memory: StepMemory, target: TargetSpec) -> Iterator[Limi
 MOST_GROWTH = 1.5
 
 
-def _grow_where_it_matters(plan: Plan, request: Request, target: TargetSpec, cache: Cache) -> None:
-    """What varying lengths add, where it could reach the limit.
+def add_range(plan: Plan, request: Request, target: TargetSpec, cache: Cache) -> None:
+    """Whether the margin is narrow, with what varying lengths add where it could reach the limit.
 
-    It never decides whether a cell fits: near its limit the allocator gives free blocks back and
-    goes on, slower.
+    For the plan that was chosen: the replay takes seconds, and it never decides whether a cell fits
+    (near its limit the allocator gives free blocks back and goes on, slower).
     """
+    if plan.memory is not None:
+        _grow_where_it_matters(plan, request, target, cache)
+        plan.notes += _margin(plan, target)
+
+
+def _grow_where_it_matters(plan: Plan, request: Request, target: TargetSpec, cache: Cache) -> None:
     assert plan.memory is not None and plan.device_bytes is not None
     most = MOST_GROWTH * plan.memory.reserved_bytes + outside_bytes(request)
     if not request.lengths or plan.fits is False:

@@ -93,11 +93,15 @@ def _scales(stats: torch.Tensor, blocks: int) -> torch.Tensor:
     return (first.view(len(stats), blocks) + offset).view(-1)
 
 
+# Made before any trace: the first one would count it, and no other
+_META_CODE = torch.empty(256, device="meta")
+
+
 @functools.cache
 def _code(device: torch.device) -> torch.Tensor:
     """bitsandbytes' 256 values of an 8-bit scale, on the device."""
     if device.type == "meta":
-        return torch.empty(256, device="meta")
+        return _META_CODE
     return bnb.create_dynamic_map().to(device)
 
 
