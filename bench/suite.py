@@ -141,9 +141,10 @@ def _crossed(
         try:
             made = list(point.cells())
         except ValidationError as error:
-            where = document.where(("methods", index))
+            text = explain_first(Cell, error)
+            place = point.origin(text) or ("methods", index)
             raise UserError(
-                f"{where}: {method.name} × {target.name}: {explain_first(Cell, error)}"
+                f"{document.where(place)}: {method.name} × {target.name}: {text}"
             ) from None
         if model.endpoint is not None:
             identity = made[0].identity()
@@ -226,6 +227,26 @@ class _Point:
                 constraints=self.written.constraints,
                 serve=serve,
             )
+
+    def origin(self, text: str) -> Location | None:
+        """Where the suite gives the budget's field that a message begins with; None if nowhere."""
+        field, _, rest = text.partition(" ")
+        if field not in Budget.model_fields:
+            return None
+        for rule in reversed(self.rules):
+            place: Location = ("rules", self.written.rules.index(rule))
+            if field == "micro_batch" and rule.micro_batches:
+                return *place, "micro_batches", _index(rule.micro_batches, rest)
+            if field in rule.budget:
+                return *place, "budget", field
+        if field == "micro_batch" and self.written.micro_batches:
+            return "micro_batches", _index(self.written.micro_batches, rest)
+        return "budget", field
+
+
+def _index(sizes: Sequence[int], text: str) -> int:
+    """Which of the sizes a text begins with."""
+    return [str(size) for size in sizes].index(text.split(maxsplit=1)[0])
 
 
 def _budget(base: dict[str, Any], rule: Rule) -> dict[str, Any]:

@@ -6,10 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from bench.report import compare, fits, show
+from bench.report.rows import rows
+from bench.score.components import components
+from bench.score.resample import mean_of
+from bench.store import cell_folder, read_suite
+
 from .conftest import ROOT
+from .report import scale
 
 DOC = (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)
@@ -123,6 +131,53 @@ def test_speed_memory_and_money(names: dict[str, Any], summary: pd.DataFrame) ->
         names["speed_ratio"], abs=0.005
     )
     assert float(shown[6].split()[0]) == pytest.approx(names["epoch_s"], rel=0.002)
+
+
+def test_intervals_of_speed_and_restricted_means(
+    names: dict[str, Any], summary: pd.DataFrame
+) -> None:
+    row = summary.loc["lora"]
+    assert list(names["speed_interval"]) == pytest.approx(
+        [row["tokens_per_s_low"], row["tokens_per_s_high"]], rel=0.03
+    )
+    for method in ("full", "lora", "qlora"):
+        shown = markdown_row("Time to target", "smollm2-135m", method)[-1]
+        value, cut = (float(number) for number in re.findall(r"[\d.]+", shown))
+        assert names["restricted_s"][method] == pytest.approx(value, rel=2e-3)
+        assert names["cut_s"] == pytest.approx(cut, rel=2e-3)
+
+
+def test_noise_of_rows_and_seeds(names: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.normal(0.5, 0.2, 30) + rng.normal(0, 0.1, (3, 1)) + rng.normal(0, 0.1, (3, 30))
+    found = components([mean_of(list(line)) for line in table])
+    assert found
+    expected = [found.sd_rows, found.sd_seeds]
+    assert list(names["noise"](pd.DataFrame(table))) == pytest.approx(expected, rel=1e-6)
+
+
+def test_predicted_against_measured(names: dict[str, Any], tmp_path: Path) -> None:
+    asked = next(c for c in scale.cells(40, 4) if c.method.name == "lora")
+    scale.write(tmp_path, asked)
+    made = rows(read_suite(tmp_path, "many"))
+    panels = compare.panels(made)
+    (shown,) = fits.errors(panels).to_dict("records")
+    (entry,) = panels[0].entries
+    assert entry.speed and entry.cost
+    found = names["off_by"](cell_folder(tmp_path, asked), entry.speed.value, entry.cost.value)
+    told = [shown[f"{name} off by"] for name in ("reserved, GiB", "tokens/s", "cost, USD")]
+    assert [f"{'+' if off > 0 else '−'}{show.share(abs(off))}" for off in found] == told
+
+
+def test_a_claim(names: dict[str, Any]) -> None:
+    page = (ROOT / "results" / "prod" / "report" / "report.md").read_text(encoding="utf-8")
+    line = next(row for row in page.splitlines() if names["claim"]["text"] in row)
+    _, _, verdict, here, *_ = (cell.strip() for cell in line.split("|"))
+    assert verdict == names["verdict"]
+    told = [float(number) for number in re.findall(r"×([\d.]+)", here)]
+    for number in told:
+        assert any(number == pytest.approx(ratio, rel=2e-3) for ratio in names["ratios"])
+    assert len(told) == 3 and len(names["ratios"]) == 4
 
 
 def test_constants_of_the_page_are_those_of_the_code() -> None:

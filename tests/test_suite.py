@@ -127,7 +127,11 @@ MISTAKES = {
     "override key": ("dtype: fp32", "dtyp: fp32", ["mini.yaml:5", "Did you mean dtype"]),
     "override value": ("dtype: fp32", "dtype: fp31", ["mini.yaml:5", "dtype", "fp32"]),
     "kind": ("use: lora,", "use: lora, kind: lorra,", ["mini.yaml:5", "Did you mean lora"]),
-    "positions": ("max_length: 128", "max_length: 4096", ["positions of tiny-llama"]),
+    "positions": (
+        "max_length: 128",
+        "max_length: 4096",
+        ["mini.yaml:12", "positions of"],
+    ),
     "flash on a CPU": ("optimizer: adamw", "attention: flash_attention_2", ["CUDA", "sdpa"]),
     "paged on a CPU": ("optimizer: adamw", "optimizer: paged_adamw_8bit", ["adamw_8bit"]),
     "bf16 on a V100": ("[cpu]", "[1xv100-32gb]", ["no hardware for", "fp16"]),
@@ -266,9 +270,24 @@ def test_a_rule_replaces_micro_batches(project: Path, rule: str, expected: list[
     assert [c.budget.micro_batch for c in cells if c.method.trains] == expected
 
 
-def test_a_micro_batch_that_does_not_divide_is_named(project: Path) -> None:
-    message = error(project, MINIMAL + "micro_batches: [3]\n")
-    assert "micro_batch 3 does not divide global_batch 4" in message
+@pytest.mark.parametrize(
+    ("written", "line", "size"),
+    [
+        ("micro_batches:\n  - 2\n  - 3\n", "mini.yaml:15", "micro_batch 3"),
+        ("rules:\n  - when: {method: [lora]}\n    micro_batches: [3]\n", "mini.yaml:15", "3"),
+        ("targets: [{use: cpu, name: c4, devices: 4}]\nstrategy: {name: ddp}\n",
+         "mini.yaml:9", "micro_batch 2 × 4 devices"),
+        ("targets: [{use: cpu, name: c4, devices: 4}]\nstrategy: {name: ddp}\n"
+         "rules:\n  - when: {target: [c4]}\n    budget: {global_batch: 8, micro_batch: 4}\n",
+         "mini.yaml:16", "micro_batch 4 × 4 devices"),
+    ],
+)  # fmt: skip
+def test_a_micro_batch_that_does_not_divide_is_named_where_it_stands(
+    project: Path, written: str, line: str, size: str
+) -> None:
+    text = MINIMAL.replace("targets: [cpu]\n", "") if "targets" in written else MINIMAL
+    message = error(project, text + written)
+    assert line + ": " in message and f"{size} does not divide global_batch" in message, message
 
 
 @pytest.mark.parametrize(

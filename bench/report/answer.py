@@ -115,7 +115,9 @@ def _open(advice: Advice, take: Option) -> Iterator[str]:
             "([paired tests](#differences))."
         )
     if untested:
-        names = show.listed(_few([name(o, advice) for o in untested]))
+        places = [f" on {show.markdown(o.target)}" * (o.target != take.target) for o in untested]
+        named = [name(o, advice) + place for o, place in zip(untested, places, strict=True)]
+        names = show.listed(_few(named))
         yield f"Not tested against it (another machine, or no common rows): {names}."
 
 
@@ -151,13 +153,14 @@ def _difference(found: Against) -> str:
     bounds = show.between(found.low, found.high, show.difference)
     text = show.difference(found.value) + (f" ({bounds})" if bounds else "")
     p = show.p_value(found.p)
+    margin = "the margin" if found.margin is None else f"{found.margin:g}"
     words = {
-        "equivalent": "no difference larger than the margin",
+        "equivalent": f"no difference larger than {margin}",
         "not resolved": "not resolved, which isn't the same as equal",
     }.get(found.outcome, found.outcome)
-    return f"{text}, corrected p {p if p.startswith('<') else f'= {p}'}: {words}".replace(
-        "<", "&lt;"
-    )
+    sign = "" if p.startswith("<") else "= "
+    tested = "no p" if found.p is None else f"corrected p {sign}{p}"
+    return f"{text}, {tested}: {words}".replace("<", "&lt;")
 
 
 # ---------------------------------------------------------------- predicted

@@ -78,7 +78,7 @@ def _sentence(bound: Bound) -> str:
     assert api is not None  # else nothing is settled
     return (
         f"Serving {show.markdown(entry.label)} on {show.markdown(bound.option.target)} costs "
-        f"**more than {show.markdown(api.name)}, however good the server**: "
+        f"**more than {show.markdown(api.provider)}, however good the server**: "
         f"[at least {show.usd(usd.low_usd)} per million tokens](#serving) at the lowest price of "
         f"the machine and {show.share(bound.offer.utilization)} utilisation, by the roofline, "
         f"against {show.usd(bound.api_per_million)}."

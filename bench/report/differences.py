@@ -42,12 +42,13 @@ def _line(pair: Pair, several: bool) -> dict[str, str]:
     found, verdict = pair.difference, pair.verdict
     if found is None or verdict is None:
         return line | {"verdict on A": f"not compared: {pair.reason or ''}"}
+    groups = f" in {show.many(found.units, 'group')}" if found.clustered else ""
     return line | {
         "A − B": show.difference(found.value),
         "95 % interval": _interval(found),
         "p": show.p_value(verdict.p),
         "verdict on A": verdict.words,
-        "rows": show.count(found.n) + (f" in {found.units} groups" if found.clustered else ""),
+        "rows": show.count(found.n) + groups,
         "that differ": show.count(found.differing),
         "seeds": f"{found.seeds[0]}, {found.seeds[1]}",
         "rows needed": _needed(found),
@@ -115,6 +116,8 @@ def gains(panel: Panel, metric: str) -> pd.DataFrame:
         if over is None:
             continue
         worst = over.lowest if compare.sign(metric) > 0 else over.highest
+        if not over.gap:
+            worst = show.NONE  # all alike
         lines.append(
             {"model": entry.model, "method": entry.method}
             | {group: _gain(found.get(group)) for group in panel.groups}

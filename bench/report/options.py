@@ -34,6 +34,7 @@ class Against:
     p: float | None
     outcome: Outcome  # of the first option
     rows_needed: int | None
+    margin: float | None
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _against(pair: Pair, flipped: bool) -> Against | None:
     if flipped:
         value, outcome = -value, FLIPPED[outcome]
         low, high = (None if high is None else -high), (None if low is None else -low)
-    return Against(value, low, high, verdict.p, outcome, found.rows_needed)
+    return Against(value, low, high, verdict.p, outcome, found.rows_needed, found.margin)
 
 
 def options(panels: Sequence[Panel]) -> Iterator[Option]:

@@ -89,7 +89,7 @@ def _against_api(option: Option, point: Point, name: str) -> Iterator[str]:
         return
     own = point.offer.per_million.usd
     gained = _gain(option, name)
-    named = show.markdown(api.name)
+    named = show.markdown(api.provider)
     times = f"{show.number(own / price)} times {named}'s {show.usd(price)}" if price else named
     if own > price:
         yield (
@@ -145,7 +145,7 @@ def _year(take: Option, point: Point, asked: float | None) -> str:
     stored = point.asked.storage_usd_per_gb_month is not None
     api = point.api_per_million
     beside = (
-        f" {show.markdown(point.asked.api.name)}: {show.usd(MONTHS * api * tokens / 1e6)}."
+        f" {show.markdown(point.asked.api.provider)}: {show.usd(MONTHS * api * tokens / 1e6)}."
         if (api is not None and point.asked.api)
         else ""
     )

@@ -35,6 +35,7 @@ from bench.report.method import footer, protocol
 from bench.report.rows import PLANNED, Row
 from bench.report.texts import (
     BOUNDS,
+    CLAIMS,
     DIFFERENCES,
     EFFICIENCY,
     FIRST_ONLY,
@@ -44,11 +45,15 @@ from bench.report.texts import (
     NO_EFFICIENCY,
     NO_MARGIN,
     NOISE,
+    PEAKS,
+    PREDICTED,
+    QUALITY,
     RATES,
     SCORES,
     SERVING,
     SPEEDS,
     SUMMARY,
+    TIMES,
     margin_text,
 )
 from bench.report.threats import threats
@@ -218,7 +223,10 @@ def _memory(report: Report) -> Iterator[Block]:
     else:
         yield Text("*No plan says what memory is for: `bench plan` does, for GPUs.*", "note")
     yield from report.pictures("memory")
-    yield from report.each(tables.memory, "Measured peaks")
+    made = list(report.each(tables.memory, "Measured peaks"))
+    if made:
+        yield from made
+        yield Text(PEAKS, "note")
 
 
 def _convergence(report: Report) -> Iterator[Block]:
@@ -234,7 +242,10 @@ def _convergence(report: Report) -> Iterator[Block]:
 
 def _speed(report: Report) -> Iterator[Block]:
     yield from report.pictures("speed")
-    yield from report.each(tables.time, "Where time and money went")
+    made = list(report.each(tables.time, "Where time and money went"))
+    if made:
+        yield from made
+        yield Text(TIMES, "note")
     made = list(report.each(speeds.table, "Speed against the reference"))
     if made:
         yield from made
@@ -256,6 +267,8 @@ def _quality(report: Report) -> Iterator[Block]:
             made = report.table(make(panel), title, panel)
             if len(made.frame):
                 yield Table(made.frame, made.title, folded=True)
+    if report.begun:
+        yield Text(QUALITY, "note")
     yield from report.each(details.rates, "Answers that could not count")
     yield Text(RATES, "note")
     yield from _differences(report)
@@ -309,6 +322,7 @@ def _predicted(report: Report) -> Iterator[Block]:
         return
     yield from report.pictures("predicted")
     yield Table(made, "Each entry", folded=len(made) > LONG)
+    yield Text(PREDICTED, "note")
 
 
 # ---------------------------------------------------------------- 9 to 11: the proof
@@ -330,6 +344,7 @@ def _claims(report: Report) -> Iterator[Block]:
         yield Text(claims.summary(report.claims))
         tested = any(finding.figures for finding in report.claims)
         yield Table(claims.table(report.claims), "Claim by claim", folded=not tested)
+        yield Text(CLAIMS, "note")
 
 
 def _method(report: Report) -> Iterator[Block]:

@@ -31,7 +31,7 @@ def entries(panel: Panel) -> pd.DataFrame:
             "cost, USD": _number(entry.cost),
             "price range": _bounds(entry.cost, show.number),
             "peak, GiB": peak_text(entry),
-            "tokens/s": ("~" if entry.unstable else "") + _number(entry.speed),
+            "tokens/s": _speed(entry),
             "Pareto": "yes" if id(entry) in front else "",
         }
         for entry in panel.entries
@@ -129,7 +129,7 @@ def time(panel: Panel) -> pd.DataFrame:
                 "padding": _share(
                     [r.training.speed.padding_share if r.training else None for r in rows]
                 ),
-                "tokens/s": ("~" if entry.unstable else "") + _number(entry.speed),
+                "tokens/s": _speed(entry),
                 "95 % interval": _bounds(entry.speed, show.number),
                 "cost, USD": _mean([row.cost.job.usd if row.cost else None for row in rows]),
                 "of it steps, USD": _mean([_steps_usd(row) for row in rows]),
@@ -219,6 +219,11 @@ def _scored(estimate: Estimate | None) -> str:
 
 def _number(estimate: Estimate | None) -> str:
     return show.number(estimate.value if estimate else None)
+
+
+def _speed(entry: Entry) -> str:
+    known = entry.speed and entry.speed.value is not None
+    return ("~" if known and entry.unstable else "") + _number(entry.speed)
 
 
 def _bounds(estimate: Estimate | None, printed: Any = show.score) -> str:

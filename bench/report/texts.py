@@ -20,6 +20,34 @@ FIT = (
     "predictions are: `docs/accuracy.md`."
 )
 
+PEAKS = (
+    "Of one phase's process: the highest reading of all its stages, on the worst rank; with "
+    "several seeds the largest. A maximum has no interval. How it is read: [Method](#method)."
+)
+
+TIMES = (
+    "Seconds of whole phases: the wall clock of their processes, mean over seeds; tokens/s: median "
+    "of the counted steps with its 95 % bootstrap interval. What counts: [Method](#method)."
+)
+
+QUALITY = (
+    "Interval: 95 % percentile bootstrap over the test rows; with several seeds the value is their "
+    "mean, the interval the widest of any seed's. Of a label or an entity type: over the rows that "
+    "have it. Where no row varies: as far as 1 − 0.025^(1/n). Each metric's definition: "
+    "[Method](#method)."
+)
+
+PREDICTED = (
+    "One plan against the mean of its runs, so no interval; published runs tell how far off plans "
+    "are: `docs/accuracy.md`."
+)
+
+CLAIMS = (
+    "Every figure that this suite has on a claim, measured before predicted. Confirmed: all lie "
+    "within the claim's bounds; contradicted: none; partly: some. Intervals of what was measured "
+    "stand in the sections above."
+)
+
 SPEEDS = (
     "Speed ÷ reference's: ratio of the medians of tokens/s, with a 95 % interval over blocks of "
     "steps, only where machine, threads, versions and timing protocol agree. Epoch: step seconds "

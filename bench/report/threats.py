@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 
 from bench.record import Environment
 from bench.report import apis, show
-from bench.report.compare import Entry, Panel
+from bench.report.compare import Entry, Panel, sign
 from bench.report.rows import Row
+from bench.spec import scale
 
 SMALL = 500  # test rows; at 500 a share near one half is known to about ±4.4 points
+WIDE = 0.1  # of a metric's scale: a margin above it calls nearly everything equal
 
 Panels = Sequence[Panel]
 
@@ -59,7 +61,7 @@ def small_tests(panels: Panels) -> list[str]:
         if sizes and sizes[0] < SMALL:
             points = 98 / sizes[0] ** 0.5
             found.append(
-                f"{show.markdown(name)}: {_range(sizes)} test rows were scored. With "
+                f"{show.markdown(name)}: {_range(sizes)} test {_were(sizes)} scored. With "
                 f"{show.many(sizes[0], 'row')} a share near one half is known to about "
                 f"±{show.number(points, 2)} points."
             )
@@ -69,6 +71,30 @@ def small_tests(panels: Panels) -> list[str]:
                 f"({_range(sizes)}), so their scores rest on different rows."
             )
     return found
+
+
+def nothing_right(panels: Panels) -> list[str]:
+    """The first of several scores of 0 is no choice."""
+    found = []
+    for panel in panels:
+        scores = [entry.quality(panel.metric) for entry in panel.entries]
+        known = [score.value for score in scores if score and score.value is not None]
+        if known and not any(known) and sign(panel.metric) > 0:
+            found.append(
+                f"{show.markdown(panel.dataset)} on {show.markdown(panel.target)}: nothing scores "
+                f"above 0 by {show.markdown(panel.metric)}, so cost alone decides here."
+            )
+    return found
+
+
+def wide_margin(panels: Panels) -> list[str]:
+    deltas = {(p.metric, p.comparison.delta(p.metric)) for p in panels}
+    return [
+        f"The margin of {show.markdown(metric)} is {delta:g}: methods that lose up to that much "
+        "are called equal."
+        for metric, delta in sorted(deltas, key=str)
+        if delta is not None and delta > WIDE * scale(metric)
+    ]
 
 
 def changed_data(panels: Panels) -> list[str]:
@@ -326,7 +352,9 @@ def always(panels: Panels) -> list[str]:
 
 CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     one_seed,
+    nothing_right,
     small_tests,
+    wide_margin,
     changed_data,
     samples,
     trivial,
@@ -344,6 +372,10 @@ CHECKS: tuple[Callable[[Panels], list[str]], ...] = (
     answered_by_apis,
     always,
 )
+
+
+def _were(sizes: Sequence[int]) -> str:
+    return "row was" if sizes == [1] else "rows were"
 
 
 def _range(values: Sequence[int]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.score.cost import Usd
-from bench.spec import ApiPrice
+from bench.spec import TokenPrice
 
 HOURS_A_MONTH = 730.0  # 365 days ÷ 12
 
@@ -180,7 +180,7 @@ class Offer:
         return max(volume, (count - 1) * self.capacity)
 
 
-def api_per_million(price: ApiPrice, prompt_tokens: int, new_tokens: int) -> float:
+def api_per_million(price: TokenPrice, prompt_tokens: int, new_tokens: int) -> float:
     """What an API asks for a million tokens of this mix of input and output."""
     asked = price.usd_per_million_input * prompt_tokens + price.usd_per_million_output * new_tokens
     return asked / (prompt_tokens + new_tokens)

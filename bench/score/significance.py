@@ -174,7 +174,7 @@ def compare(a: Side, b: Side, question: Question = Question()) -> Difference | N
         units=a.n,
         differing=noise.differing,
         seeds=(len(a.seeds), len(b.seeds)),
-        se_rows=known(math.sqrt(noise.rows)),
+        se_rows=known(math.sqrt(noise.rows)) if noise.units > 1 else None,
         se_seeds=None if noise.seeds is None else known(math.sqrt(noise.seeds)),
         margin=question.margin,
         rows_needed=needed,
@@ -240,13 +240,13 @@ def _interval(
 ) -> tuple[float, float] | None:
     """95 %: percentiles of the paired bootstrap; with several seeds ± t × both standard errors.
 
-    Where the methods never differ (or the metric doesn't show it, as where nothing is right) a
-    bootstrap sees no noise at all.  Then: they may still differ on up to 1 − 0.025^(1/n) of all
-    rows (Clopper and Pearson 1934 with 0 of n), each worth the scale.
+    Where the methods never differ (or on all rows alike, as where A is always right and B never)
+    neither sees any noise.  Then: up to 1 − 0.025^(1/n) of all rows may still be otherwise
+    (Clopper and Pearson 1934 with 0 of n), each worth the scale.
     """
     if a.n < 2:
         return None
-    if not noise.differing or (noise.seeds is None and not noise.rows):
+    if not noise.differing or noise.se <= _EQUAL:
         reach = scale * (1 - (ALPHA / 2) ** (1 / noise.units))
         return round(max(-scale, value - reach), 10), round(min(scale, value + reach), 10)
     if noise.seeds is None:
@@ -312,7 +312,7 @@ def _swaps(n: int, exact: bool) -> Iterator[FloatArray]:
 def _p_value(value: float, noise: Noise, p_rows: float | None) -> float | None:
     """The randomisation test's p; with several seeds the larger of it and of the t-test that allows
     for seeds too (to reject, both must: an intersection-union test, Berger 1982)."""
-    if p_rows is None or noise.seeds is None or not noise.se:
+    if p_rows is None or noise.seeds is None or noise.se <= _EQUAL:
         return p_rows
     from scipy.special import stdtr
 
@@ -331,7 +331,7 @@ def _p_equivalent(value: float, noise: Noise, question: Question) -> float | Non
 
     unseen = max(0.0, 1 - question.margin / question.scale) ** noise.units
     room = question.margin - abs(value)
-    if not noise.se:
+    if noise.se <= _EQUAL:
         return known(unseen if room > 0 else 1.0)
     return known(max(unseen, float(stdtr(noise.df, -room / noise.se))))
 

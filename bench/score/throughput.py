@@ -162,7 +162,7 @@ def _unstable(
 ) -> Iterator[str]:
     """Why the speed may not be trusted."""
     if n < MIN_STEPS:
-        yield f"{n} counted steps, {MIN_STEPS} needed"
+        yield f"{n} counted {'step' if n == 1 else 'steps'}, {MIN_STEPS} needed"
         return
     if spread is not None and spread > MAX_SPREAD:
         yield f"spread (IQR ÷ median) {spread:.0%} over {MAX_SPREAD:.0%}"

@@ -29,7 +29,7 @@ from bench.spec.model import (
     TinyWeights,
     Weights,
 )
-from bench.spec.serving import ApiPrice, Serving
+from bench.spec.serving import Serving
 from bench.spec.suite import Reference, Rule, Suite, SuiteFile, When
 from bench.spec.target import API, Price, TargetSpec
 
@@ -39,7 +39,6 @@ __all__ = [
     "UNTRAINED",
     "WITHOUT_MODEL",
     "AdapterSpec",
-    "ApiPrice",
     "Budget",
     "Cell",
     "Claim",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, field_validator, model_validator
 
 from bench.spec.base import NonNegative, Positive, Spec
 
@@ -22,7 +22,7 @@ class TokenPrice(Spec):
     usd_per_million_cached_input: Usd | None = Field(
         None, description="Input that the server says it had cached; null: like other input."
     )
-    provider: str
+    provider: str = Field(validation_alias=AliasChoices("provider", "name"))  # serve.api's old word
     date: Annotated[str, BeforeValidator(str)]  # YAML reads 2026-09-20 as a date
     source: str
 

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from bench.spec.base import NonNegative, Positive, Spec
-
-
-class ApiPrice(Spec):
-    """What an API asks per million tokens, as found: source and date belong to it."""
-
-    name: str
-    usd_per_million_input: Annotated[float, Field(ge=0)]
-    usd_per_million_output: Annotated[float, Field(ge=0)]
-    source: str
-    date: Annotated[str, BeforeValidator(str)]  # YAML reads 2026-09-20 as a date
+from bench.spec.endpoint import TokenPrice
 
 
 class Serving(Spec):
@@ -49,7 +40,7 @@ class Serving(Spec):
     storage_usd_per_gb_month: Annotated[float, Field(ge=0)] | None = Field(
         None, description="Of 10^9 bytes; null: storage is not priced."
     )
-    api: ApiPrice | None = Field(None, description="What serving is compared with.")
+    api: TokenPrice | None = Field(None, description="What serving is compared with.")
 
     @model_validator(mode="after")
     def _each_once(self) -> Serving:

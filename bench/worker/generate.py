@@ -88,15 +88,17 @@ class Answering:
     def prompts(self, rows: Sequence[Row]) -> dict[str, list[int]]:
         return {row.id: data.prompt_ids(self.tokenizer, self.cell, row) for row in rows}
 
-    def answer(self, prompts: Sequence[list[int]]) -> list[list[int]]:
-        """New token ids of each prompt, end-of-sequence included where it was written."""
+    def answer(self, prompts: Sequence[list[int]], *, together: bool = False) -> list[list[int]]:
+        """New token ids of each prompt, end-of-sequence included where it was written.
+
+        `together`: go on with empty forwards until every rank's answers have ended.
+        """
         batch = self.tokenizer.pad({"input_ids": list(prompts)}, return_tensors="pt")
         batch = {
             name: batch[name].to(self.model.device) for name in ("input_ids", "attention_mask")
         }
         self.paddings.update(batches.padding(batch["attention_mask"]))
-        with torch.inference_mode():
-            output = self.model.generate(**batch, generation_config=self.settings)
+        output = self.model.generate(**batch, generation_config=self.settings, synced_gpus=together)
         new = output[:, batch["input_ids"].shape[1] :].tolist()
         return [self._until_end(ids) for ids in new]
 
@@ -150,7 +152,8 @@ class _Work(Answering):
         for start in range(0, len(todo), size):
             batch = todo[start : start + size]
             started = time.perf_counter()
-            answers = self.answer([prompts[row.id] for row in batch])
+            with torch.inference_mode():
+                answers = self.answer([prompts[row.id] for row in batch])
             synchronize()
             seconds = time.perf_counter() - started
             for prediction in self.predictions(batch, prompts, answers):

@@ -295,7 +295,7 @@ class RecordingTrainer(SFTTrainer):
             seconds = time.perf_counter() - started
         self.meter.evaluated(loss, seconds, len(self.validation))
         if self.scoring:
-            self.scoring.run(self.runnable)
+            self.scoring.run(self.model)
         return {"eval_loss": loss}
 
     def _validation_batches(self) -> Iterator[dict[str, Any]]:

@@ -94,7 +94,9 @@ def test_as_good_within_the_margin_and_cheaper_is_taken(tmp_path: Path) -> None:
     found = advice(tmp_path)
     assert found.best and found.best.entry.method == "qlora"
     assert found.take and found.take.entry.method == "lora"
-    assert "no difference larger than the margin" in " ".join(answer.sentences(found))
+    text = " ".join(answer.sentences(found))
+    assert "no difference larger than the margin, and lora is cheaper" in text
+    assert "no difference larger than 0.1" in text
 
 
 def test_a_full_run_that_failed_is_said(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from bench.report import bounds, compare
 from bench.report.build import advices, build
 from bench.report.rows import rows
-from bench.spec import ApiPrice, Cell, Serving
+from bench.spec import Cell, Serving, TokenPrice
 from bench.store import read_suite
 
 from . import scale
@@ -25,8 +25,12 @@ PEAKS: dict[str, Any] = {"bf16_dense_tflops": 300, "memory_gbs": 2000}
 
 
 def planned(folder: Path, usd: float, **more: Any) -> Cell:
-    api = ApiPrice(
-        name="Some API", usd_per_million_input=usd, usd_per_million_output=usd, source="s", date="d"
+    api = TokenPrice(
+        provider="Some API",
+        usd_per_million_input=usd,
+        usd_per_million_output=usd,
+        source="s",
+        date="d",
     )
     seven = model("7b").model_copy(update={"params": 7 * 10**9, "config": CONFIG})
     made = cell(

@@ -13,6 +13,7 @@ from bench.report.headline import headline
 from bench.report.measures import Estimate
 from bench.report.rows import Row, rows
 from bench.report.threats import threats
+from bench.spec import Comparison
 from bench.store import read_suite
 
 from .made import ENVIRONMENT, Run, add, cell, dataset, gpu_target, target
@@ -134,6 +135,19 @@ def test_threats_that_do_not_apply_are_not_told(tmp_path: Path) -> None:
     text = told(tmp_path)
     for word in ("one seed", "Synthetic", "machines", "busy", "versions", "Unstable"):
         assert word not in text
+
+
+def test_a_choice_without_a_right_answer_and_a_wide_margin_are_told(tmp_path: Path) -> None:
+    wide = Comparison(margin=0.3)
+    for method in ("base", "lora"):
+        add(tmp_path / "none", cell("m", method), Run(right=0.0))
+        add(tmp_path / "some", cell("m", method, comparison=wide), Run(rows=1))
+        add(tmp_path / "right", cell("m", method, comparison=wide), Run(right=1.0))
+    nothing = "nothing scores above 0 by reply.rouge_l"
+    assert nothing in told(tmp_path / "none") and nothing not in told(tmp_path / "right")
+    assert "The margin of reply.rouge_l is 0.3" in told(tmp_path / "right")
+    assert "margin" not in told(tmp_path / "none")
+    assert "1 test row was scored" in told(tmp_path / "some")
 
 
 def test_another_gpu_than_the_targets_is_told(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from bench.report import compare, ownership, pairs
 from bench.report.advice import Advice
 from bench.report.build import advices, build
 from bench.report.rows import rows
-from bench.spec import ApiPrice, Constraints, Serving
+from bench.spec import Constraints, Serving, TokenPrice
 from bench.store import append_line, read_suite, write_json
 
 from .made import Run, add, cell
 
-API = ApiPrice(
-    name="Some API",
+API = TokenPrice(
+    provider="Some API",
     usd_per_million_input=1.0,
     usd_per_million_output=1.0,
     source="https://example.com",

@@ -11,8 +11,6 @@ from bench import store
 from bench.record import Status
 from bench.report import compare, convergence, micro_batches, show
 from bench.report.rows import Row, rows
-from bench.spec import Strategy
-from bench.worker import strategies
 
 from ..conftest import bench, environment, make_project
 
@@ -120,16 +118,3 @@ def test_the_tables_hold_both(project: Path) -> None:
     line = micro_batches.table(panel).to_dict("records")[0]
     assert line["the same"] == "8" and line["own best"] in ("2", "8")
     assert line["tokens/s at each"].startswith("2: ")
-
-
-def test_several_processes_are_refused_with_the_reason(project: Path) -> None:
-    cell = trained(project, "lora").cell
-    target = cell.target.model_copy(update={"devices": 2})
-    budget = cell.budget.model_copy(update={"micro_batch": 2})
-    asked = cell.model_copy(
-        update={"target": target, "strategy": Strategy(name="ddp"), "budget": budget}
-    )
-    with pytest.raises(strategies.Unsupported, match=r"score_rows.*strategy ddp has 2"):
-        strategies.require(asked)
-    without = budget.model_copy(update={"score_rows": None})
-    strategies.require(asked.model_copy(update={"budget": without}))

@@ -195,6 +195,43 @@ def test_mixed_precision_as_the_methods_come(run: Run, method: str, strategy: st
     assert [loss for loss, _ in several.curve()] == pytest.approx(expected, rel=5e-3)
 
 
+# ---------------------------------------------------------------- answers on the way
+
+ANSWERED = [
+    ("tiny-qwen3-moe", "qlora", "fsdp"),
+    *(
+        pytest.param(*case, marks=pytest.mark.matrix)
+        for case in (
+            ("tiny-llama", "lora", "ddp"),
+            ("tiny-llama", "full", "zero2"),
+            ("tiny-llama", "full", "fsdp"),
+            ("tiny-llama", "qlora", "zero3+offload"),
+            ("tiny-qwen3-moe", "lora", "zero3"),
+            ("tiny-llama", "lora", "fsdp"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "method", "strategy"), ANSWERED)
+def test_it_answers_what_single_answers(run: Run, model: str, method: str, strategy: str) -> None:
+    """Five rows by two: one rank has a batch less, and must go along where weights are sharded."""
+    asked = {"score_rows": 5, "generate_batch": 2, "max_new_tokens": 12}
+    single, several = (run(model, method, s, budget=asked) for s in ("single", strategy))
+    plain = run(model, method, strategy)
+    assert several.record.status is single.record.status is Status.OK, several.record.reason
+    assert several.curve() == plain.curve()  # answering changed nothing that was trained
+    for (event, answers), (expected, others) in zip(
+        several.attempt.scored, single.attempt.scored, strict=True
+    ):
+        assert (event.step, event.rows, event.tokens) == (expected.step, 5, expected.tokens)
+        assert [a.id for a in answers] == [a.id for a in others]
+        assert [a.prompt_tokens for a in answers] == [a.prompt_tokens for a in others]
+        same = [a.prediction == b.prediction for a, b in zip(answers, others, strict=True)]
+        assert all(same) if event.step == 0 else sum(same) >= 3  # steps differ by rounding
+    assert several.attempt.scored[0][1] != several.attempt.scored[-1][1]
+
+
 # ---------------------------------------------------------------- what can't be served
 
 REFUSED = [

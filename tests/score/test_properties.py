@@ -13,20 +13,26 @@ from bench.score import hygiene, labels, overlap, text
 from bench.score.components import components
 from bench.score.convergence import Goal, Point, time_to_target
 from bench.score.cost import job_cost, rental
+from bench.score.energy import used_j
+from bench.score.mfu import flops_per_token
 from bench.score.resample import Sums, mean_of
 from bench.score.significance import Question, by_cluster, compare
 from bench.score.speed import epoch_s, ratio
 from bench.score.spread import spread
 from bench.score.throughput import throughput
 from bench.score.verdicts import holm, judge
-from bench.spec import Price
+from bench.spec import MethodSpec, ModelSpec, Price
+from bench.suite import load_spec
 
 from .made import LABELS, quickly, step
+from .test_energy import sample
 from .test_hygiene import DATA, row, splits
+from .test_mfu import SUITES
 from .test_significance import random_pair, side
 from .test_spread import gain
 
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "red", "mat"]), max_size=12)
+SPACED = st.text("aBé \n\t", max_size=6)
 SENTENCES = st.lists(WORDS.map(" ".join), min_size=1, max_size=6)
 SCORES = st.lists(st.floats(0, 1, width=16), min_size=2, max_size=30)
 GUESSES = st.lists(
@@ -366,3 +372,48 @@ def test_similarity_is_symmetric_and_full_with_itself(one: str, two: str) -> Non
     assert overlap.jaccard(left, right) == overlap.jaccard(right, left)
     assert overlap.jaccard(left, left) == 1
     assert 0 <= overlap.jaccard(left, right) <= 1
+
+
+# ---------------------------------------------------------------- energy, arithmetic, rates
+
+
+@quickly
+@given(st.floats(1, 1000), st.floats(0, 1), st.floats(0, 1))
+def test_energy_of_two_stretches_is_that_of_both(watts: float, first: float, second: float) -> None:
+    """100 samples a second apart; whatever the stretch, watts × seconds."""
+    samples = [sample(100.0 + s, watts * s) for s in range(101)]
+    start, middle, end = (100 + 100 * share for share in sorted([0.0, first * second, first]))
+    parts = [used_j(samples, start, middle), used_j(samples, middle, end)]
+    assert all(part is not None for part in parts)
+    whole = used_j(samples, start, end)
+    assert whole == pytest.approx(sum(part or 0 for part in parts), abs=1e-6)
+    assert whole == pytest.approx(watts * (end - start), abs=1e-6)
+
+
+@quickly
+@given(st.integers(0, 10**8), st.integers(0, 10**8), st.floats(1, 8192))
+def test_more_trained_weights_never_need_less_arithmetic(one: int, two: int, tokens: float) -> None:
+    llama = load_spec(ModelSpec, SUITES / "models" / "llama-2-7b.yaml")
+    full, lora = (load_spec(MethodSpec, SUITES / "methods" / f"{m}.yaml") for m in ("full", "lora"))
+    few, many = (flops_per_token(llama, lora, tokens, size) for size in sorted((one, two)))
+    whole = flops_per_token(llama, full, tokens)
+    assert few is not None and many is not None and whole is not None
+    assert few <= many < whole
+    assert flops_per_token(llama, lora, tokens + 1, min(one, two)) > few
+
+
+@quickly
+@given(st.lists(st.one_of(st.none(), st.sampled_from(LABELS)), min_size=1, max_size=30))
+def test_what_has_no_label_is_counted_and_wrong(said: list[str | None]) -> None:
+    true = [label or LABELS[0] for label in said]
+    share = labels.invalid_rate(said)
+    assert share == pytest.approx(said.count(None) / len(said))
+    assert labels.accuracy(said, true).value() == pytest.approx(1 - share)
+
+
+@quickly
+@given(SPACED, st.lists(SPACED, min_size=1, max_size=4))
+def test_an_exact_match_is_one_of_the_references(said: str, true: list[str]) -> None:
+    same = any(" ".join(said.split()) == " ".join(one.split()) for one in true)
+    assert text.exact_match(said, true) == float(same)
+    assert text.exact_match(said, [*true, said]) == 1.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bench.score import serving
 from bench.score.cost import Usd
 from bench.score.serving import Load, Offer, Sample
-from bench.spec import ApiPrice
+from bench.spec import TokenPrice
 
 HOUR = Usd(usd=2.0, low_usd=1.0, high_usd=4.0)
 
@@ -81,8 +81,12 @@ def test_break_even_by_hand() -> None:
 
 
 def test_an_api_s_price_follows_the_mix() -> None:
-    price = ApiPrice(
-        name="x", usd_per_million_input=1, usd_per_million_output=4, source="s", date="2026-11-01"
+    price = TokenPrice(
+        provider="x",
+        usd_per_million_input=1,
+        usd_per_million_output=4,
+        source="s",
+        date="2026-11-01",
     )
     assert serving.api_per_million(price, 300, 100) == pytest.approx(1.75)
     assert serving.api_per_million(price, 0, 100) == 4

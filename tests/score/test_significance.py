@@ -180,6 +180,30 @@ def test_identical_answers_on_few_rows_prove_nothing() -> None:
     assert enough and judge([enough])[0].words == "no difference larger than 0.02"
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(("right", "wrong"), [(1.0, 0.0), (0.7, 0.1)])
+def test_a_difference_without_noise_is_not_known_for_sure(
+    seeds: int, right: float, wrong: float
+) -> None:
+    """A is better by as much on each row of each seed: rows that weren't seen may be otherwise."""
+    a, b = (side(*[np.full(20, value)] * seeds) for value in (right, wrong))
+    found = compare(a, b, Question(margin=0.1))
+    assert found and found.low is not None and found.high is not None
+    unseen = 1 - 0.025 ** (1 / 20)
+    assert found.low == pytest.approx(found.value - unseen)
+    assert found.high == pytest.approx(min(1.0, found.value + unseen))
+    assert found.p is not None and found.p < 0.001
+    assert found.p_equivalent is not None and found.p_equivalent > 0.9
+
+
+def test_a_single_cluster_tells_nothing() -> None:
+    a, b = side(np.arange(8) / 8), side(np.arange(8) / 16)
+    found = compare(a, b, Question(margin=0.1, clusters=("one",) * 8))
+    assert found and found.units == 1 and found.value == pytest.approx(0.21875)
+    known = (found.low, found.high, found.p, found.p_equivalent, found.se_rows, found.rows_needed)
+    assert known == (None,) * 6
+
+
 def test_without_a_margin_nothing_is_called_equal() -> None:
     alike = [1.0, 0.0] * 500
     found = compare(side(alike), side(alike))

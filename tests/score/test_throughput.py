@@ -42,7 +42,7 @@ def test_too_few_steps() -> None:
     found = throughput([step(1, 1.0), step(2, 1.0)], warmup_steps=1)
     assert found.n_steps == 1 and found.tokens_per_s == 2048
     assert found.low is None and found.spread is None
-    assert found.unstable == "1 counted steps, 3 needed"
+    assert found.unstable == "1 counted step, 3 needed"
     none = throughput([], warmup_steps=2)
     assert none.tokens_per_s is None and none.padding_share is None and none.unstable
 

@@ -59,7 +59,7 @@ def _caption(found: Served) -> str:
     if api is None:
         return told
     return (
-        f"{told} API: {api.name}, {show.usd(api.usd_per_million_input)} in and "
+        f"{told} API: {api.provider}, {show.usd(api.usd_per_million_input)} in and "
         f"{show.usd(api.usd_per_million_output)} out per million tokens ({api.date}), the same "
         "mix of both."
     )

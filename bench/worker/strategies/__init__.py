@@ -37,11 +37,5 @@ def require(cell: Cell) -> None:
 
 def refusal(cell: Cell) -> str | None:
     """Why the cell can't be trained so, or None."""
-    if cell.budget.score_rows and cell.data_parallel > 1:
-        return (
-            f"answers during training (budget: score_rows) need one process, and strategy "
-            f"{cell.strategy.name} has {cell.data_parallel}: use strategy single, or a "
-            "validation loss as the target"
-        )
     reason: str | None = module(cell).supports(cell)
     return reason
