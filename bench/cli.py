@@ -77,6 +77,7 @@ def check(
 ) -> None:
     """Resolve a suite and say how many cells it has, or what is wrong and where."""
     from bench import suite as suites
+    from bench.report.show import many
     from bench.score.quality import validate_metrics
 
     found = suites.load(suites.find(suite))
@@ -84,7 +85,6 @@ def check(
         for problem in validate_metrics(dataset):
             raise UserError(f"dataset {dataset.name}: {problem}")
     counts = {
-        "suite": found.name,
         "cells": len(found.cells),
         "models": len({cell.model.name for cell in found.cells}),
         "methods": len({cell.method.name for cell in found.cells}),
@@ -94,10 +94,14 @@ def check(
     }
     if as_json:
         hygiene = {h.dataset: h.model_dump() for h in _inspected(found, results)} if data else {}
-        console.print_json(json.dumps(counts | ({"data": hygiene} if data else {})))
+        told = {"suite": found.name, **counts, **({"data": hygiene} if data else {})}
+        console.print_json(json.dumps(told))
         return
-    numbers = ", ".join(f"{value} {key}" for key, value in counts.items() if key != "suite")
-    console.print(f"{found.path}: ok: {numbers.replace('left_out', 'left out')}", markup=False)
+    numbers = [
+        many(counts[f"{noun}s"], noun) for noun in ("cell", "model", "method", "dataset", "target")
+    ]
+    numbers.append(f"{counts['left_out']} left out")
+    console.print(f"{found.path}: ok: {', '.join(numbers)}", markup=False)
     if data:
         _check_data(found, results)
 
@@ -476,6 +480,7 @@ def _run_cells(
 ) -> bool:
     """Run, tell how it went; returns whether any cell ended in an error."""
     from bench.record import Status
+    from bench.report.show import many
     from bench.run.progress import Progress
     from bench.run.runner import Run, run_suite
 
@@ -487,7 +492,7 @@ def _run_cells(
         raise typer.Exit(INTERRUPTED) from None
     counts = {status: sum(s.status is status for s in states) for status in Status}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    out.print(f"{len(states)} cells: {told}", markup=False)
+    out.print(f"{many(len(states), 'cell')}: {told}", markup=False)
     served = [state.serving for state in states if state.serving]
     if served:
         told = ", ".join(f"{served.count(s)} {s}" for s in dict.fromkeys(served))

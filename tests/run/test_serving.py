@@ -174,7 +174,7 @@ def test_a_killed_server_leaves_the_quality_and_is_tried_again(project: Path, ca
     servers()[0].kill()
     output, _ = runner.communicate(timeout=300)
     assert runner.returncode == 0, output
-    assert "killed in serving" in output and "1 cells: 1 ok" in output
+    assert "killed in serving" in output and "1 cell: 1 ok" in output
     record = records(project)["lora"][1]
     assert record.status is Status.KILLED and "SIGKILL" in str(record.reason)
     report = (project / "results" / "served" / "report" / "report.md").read_text(encoding="utf-8")
