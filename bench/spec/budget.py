@@ -129,7 +129,7 @@ class Budget(Spec):
     checkpoint_every: Positive | None = Field(
         None,
         description="Steps between checkpoints that an interrupted training goes on from; null: "
-        "it begins anew. Under single and ddp.",
+        "it begins anew.",
     )
     score_rows: Positive | None = Field(
         None,

@@ -118,7 +118,7 @@ class ModelSpec(Spec):
             return self
         missing = [name for name in OF_WEIGHTS if name not in self.model_fields_set]
         if missing or self.weights is None or self.params is None:
-            name = missing[0] if missing else "weights"
+            name = missing[0] if missing else "params" if self.weights else "weights"
             raise ValueError(f"`{name}` is missing (a model behind an API has an `endpoint`)")
         if "model_type" not in self.config:
             raise ValueError("config has no `model_type`: copy the model's config.json here")

@@ -14,7 +14,7 @@ import torch
 
 from bench.record import Audit
 from bench.spec import AdapterSpec, Cell
-from bench.worker import checkpoints, methods, ranks, shards, strategies
+from bench.worker import methods, ranks, shards, strategies
 from bench.worker.proof import (
     adapters,
     batches,
@@ -174,11 +174,6 @@ class Auditor:
         if seen["unsupervised_rows"]:
             found.append(
                 f"{seen['unsupervised_rows']} of {seen['rows']} rows of the first step had no label"
-            )
-        budget = self.cell.budget
-        if budget.checkpoint_every and not budget.probe and not checkpoints.every(self.cell):
-            found.append(
-                f"no checkpoints under {self.cell.strategy.name}: interrupted, it begins anew"
             )
         placed = audit.optimizer_state_devices
         elsewhere = [where for where in placed if where != self.cell.target.device.split(":")[0]]

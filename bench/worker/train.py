@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
+from transformers.trainer import SCHEDULER_NAME
 from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]
 
 from bench import cache
@@ -208,7 +209,7 @@ def trainer_arguments(cell: Cell, output: Path) -> SFTConfig:
         eval_steps=budget.evaluate_every,
         logging_steps=1,
         logging_nan_inf_filter=False,
-        **checkpoints.arguments(cell),
+        save_strategy="no",  # see RecordingTrainer
         report_to=[],
         disable_tqdm=True,
         dataloader_num_workers=0,
@@ -241,6 +242,9 @@ class RecordingTrainer(SFTTrainer):
             processing_class=tokenizer,
             callbacks=[_Clock(self.meter, self)],
         )
+        # Afterwards: the trainer refuses models that came sharded, whose optimizer it can't write
+        for name, value in checkpoints.arguments(cell).items():
+            setattr(self.args, name, value)
         self.remove_callback(PrinterCallback)  # events.jsonl holds every step already
         if cell.method.adapter:
             lora.set_adapter_dtype(self.model, cell.method)
@@ -257,6 +261,7 @@ class RecordingTrainer(SFTTrainer):
         if self.state.global_step >= self.state.max_steps:
             return
         with self.recorder.stage("checkpoint"):
+            shards.settle(self.model)
             Trainer._save_checkpoint(self, model, trial)
             ranks.barrier()
         step = self.state.global_step
@@ -264,7 +269,30 @@ class RecordingTrainer(SFTTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         assert output_dir is not None  # only checkpoints are saved by the trainer
-        checkpoints.save(self.model, Path(output_dir))
+        if not self.is_deepspeed_enabled:  # its engine writes weights and optimizer together
+            checkpoints.save(self.model, Path(output_dir))
+
+    @property
+    def _writes_shards(self) -> bool:
+        return not self.is_deepspeed_enabled and checkpoints.is_sharded(self.optimizer)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self._writes_shards:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        checkpoints.save_optimizer(self.optimizer, Path(output_dir))
+        assert self.lr_scheduler is not None
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or not self._writes_shards:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        checkpoints.restore_optimizer(self.optimizer, Path(checkpoint))
+        assert self.lr_scheduler is not None
+        schedule = torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True)
+        self.lr_scheduler.load_state_dict(schedule)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         checkpoints.restore(self.model, Path(resume_from_checkpoint))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UserError
+from bench.plan import Limit, Plan
 from bench.report import compare, fits, plans
 from bench.report.rows import PLANNED, rows
 from bench.store import read_suite
@@ -31,16 +32,21 @@ def test_a_written_plan_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_what_a_plan_lacks_is_unknown() -> None:
-    assert plans.of({}) == plans.Planned()
+    nothing = Plan(fits=None, strategy="single", micro_batch=4, notes=["can't be built"])
+    assert plans.of(nothing) == plans.Planned(
+        strategy="single", micro_batch=4, notes=("can't be built",)
+    )
     found = plans.of(
-        {
-            "strategy": "zero3",
-            "offload_params": True,
-            "train_s": 3600,
-            "generate_s": 1800,
-            "generation_bytes": GIB,
-            "limits": [{"name": "gpu", "phase": "load", "need_bytes": 3 * GIB, "have_bytes": GIB}],
-        }
+        Plan(
+            fits=False,
+            strategy="zero3",
+            micro_batch=1,
+            offload_params=True,
+            train_s=3600,
+            generate_s=1800,
+            generation_bytes=GIB,
+            limits=[Limit(name="gpu", phase="load", need_bytes=3 * GIB, have_bytes=GIB)],
+        )
     )
     assert (found.strategy, found.hours) == ("zero3+offload", 1.5)
     assert found.phases == {"generate": GIB} and found.breaks == "gpu in load: 2.0 GiB too little"
@@ -48,7 +54,7 @@ def test_what_a_plan_lacks_is_unknown() -> None:
 
 def test_a_damaged_plan_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{")
-    with pytest.raises(UserError, match="not JSON"):
+    with pytest.raises(UserError, match=r"plan\.json: .*damaged"):
         plans.read(tmp_path)
 
 

@@ -78,7 +78,8 @@ def _panel(ax: Axes, name: str, group: Sequence[Fit], parts: Sequence[str]) -> N
             ax.plot(measured / show.GIB, y, marker="D", color=style.INK, markersize=5, zorder=4)
         ax.annotate(
             show.number(left), (left, y), (5, 0), textcoords="offset points", va="center",
-            fontsize=7.5, color=style.INK,
+            fontsize=7.5, color=style.INK, zorder=5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},  # over the limit's line
         )  # fmt: skip
         longest = max(longest, left)
     have = group[0].capacity_bytes
