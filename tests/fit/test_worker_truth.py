@@ -82,8 +82,9 @@ def measured_bytes(cell: Cell, attempt: Path) -> int:
     tokenizer.padding_side = "right"
     examples = training._Examples(cell, tokenizer)
     # As long as each other and learnt whole: TRL computes no loss where there is no label
-    ids = [(one.input_ids * 4)[:LENGTH] for one in examples.train]
-    examples.train = [replace(one, input_ids=i, labels=i) for one, i in zip(examples.train, ids)]
+    for index, one in enumerate(examples.train):
+        ids = (one.input_ids * 4)[:LENGTH]
+        examples.train[index] = replace(one, input_ids=ids, labels=ids)
     model = training._model(cell)
     recorder = Recorder(attempt, "train")
     trainer = training.RecordingTrainer(cell, model, tokenizer, examples, recorder)
