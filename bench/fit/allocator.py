@@ -87,7 +87,8 @@ class CachingAllocator:
         return self
 
     def malloc(self, ident: int, size: int, stream: int = 0) -> None:
-        size = round_block(size)
+        if size % ROUND or not size:
+            size = round_block(size)
         pool = (stream, size <= SMALL_MAX)
         address = self._take_free(pool, size)
         if address is None:
@@ -126,9 +127,10 @@ class CachingAllocator:
     # ------------------------------------------------------------ internals
 
     def _take_free(self, pool: tuple[int, bool], size: int) -> int | None:
-        entries = self._free.setdefault(pool, [])
-        at = bisect.bisect_left(entries, (size, -1))
-        return entries.pop(at)[1] if at < len(entries) else None
+        entries = self._free.get(pool)
+        if not entries or entries[-1][0] < size:
+            return None
+        return entries.pop(bisect.bisect_left(entries, (size, -1)))[1]
 
     def _grow(self, pool: tuple[int, bool], size: int) -> int:
         need = self._expansion(pool, size) if self.expandable else segment_size(size)
@@ -191,8 +193,7 @@ class CachingAllocator:
     def _split(self, address: int, size: int) -> None:
         block = self._blocks[address]
         rest = block.size - size
-        small = block.pool[1]
-        if rest < ROUND or not (small or self.expandable or rest > SMALL_MAX):
+        if rest < ROUND or not (rest > SMALL_MAX or block.pool[1] or self.expandable):
             return
         after = address + size
         self._blocks[after] = Block(rest, address, block.following, True, block.pool)
@@ -211,16 +212,16 @@ class CachingAllocator:
             entries.pop(at)
 
     def _merge(self, address: int) -> None:
-        block = self._blocks[address]
-        if block.following is not None and self._blocks[block.following].free:
+        blocks = self._blocks
+        block = blocks[address]
+        if block.following is not None and blocks[block.following].free:
             self._remove_free(block.following)
             self._absorb(address, block.following)
         previous = block.previous
-        if previous is not None and self._blocks[previous].free:
+        if previous is not None and blocks[previous].free:
             self._remove_free(previous)
             self._absorb(previous, address)
-            address = previous
-        block = self._blocks[address]
+            address, block = previous, blocks[previous]
         bisect.insort(self._free.setdefault(block.pool, []), (block.size, address))
 
     def _absorb(self, first: int, second: int) -> None:

@@ -74,7 +74,7 @@ def _import_libraries() -> None:
     import bitsandbytes  # noqa: F401
     import peft  # noqa: F401
     import transformers  # noqa: F401
-    import trl  # noqa: F401
+    import trl.trainer.utils  # noqa: F401
 
 
 def _plan_group(
