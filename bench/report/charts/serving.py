@@ -38,7 +38,8 @@ def draw(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | None:
     api = Line2D([], [], color=style.INK, linewidth=1.4, linestyle=(0, (5, 2)), label="API")
     even = style.dot("x", style.INK, "break-even")
     more = [api, even] if any(point.asked.api for _, f in served for _, point in f) else []
-    fig.legend(handles=[*looks.legend(), *more], loc="outside right upper")
+    shown = [option.entry for _, found in served for option, *_ in found]
+    fig.legend(handles=[*looks.legend(shown), *more], loc="outside right upper")
     return fig
 
 
@@ -128,7 +129,8 @@ def draw_quality(panels: Sequence[Panel], looks: style.Looks) -> style.Chart | N
         _points(ax, panel, found, looks)
     api = Line2D([], [], color=style.INK, linewidth=1.1, linestyle=(0, (5, 2)), label="API's price")
     more = [api] if any(point.asked.api for _, f in served for _, point, _ in f) else []
-    fig.legend(handles=[*looks.legend(), *more], loc="outside right upper")
+    shown = [option.entry for _, found in served for option, *_ in found]
+    fig.legend(handles=[*looks.legend(shown), *more], loc="outside right upper")
     return fig
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,14 +131,19 @@ class Looks:
     def line(self, entry: Entry) -> Any:
         return LINES[self.methods.index(entry.cell.method.name) % len(LINES)]
 
-    def legend(self) -> list[Line2D | Patch]:
-        """Models as colours (where there are several), methods as markers."""
+    def legend(self, shown: Iterable[Entry] | None = None) -> list[Line2D | Patch]:
+        """Models as colours (where there are several), methods as markers; of `shown` alone."""
+        entries = None if shown is None else list(shown)
         several = len(self.models) > 1
         handles: list[Line2D | Patch] = []
         if several:
             for index, name in enumerate(self.models):
-                handles.append(Patch(color=COLOURS[index % len(COLOURS)], label=short(name, 28)))
+                if entries is None or any(entry.model == name for entry in entries):
+                    colour = COLOURS[index % len(COLOURS)]
+                    handles.append(Patch(color=colour, label=short(name, 28)))
         for index, name in enumerate(self.methods):
+            if entries is not None and all(e.cell.method.name != name for e in entries):
+                continue
             colour = GREY if several else self.method_colour(name)
             marker = MARKERS[index % len(MARKERS)]
             handles.append(dot(marker, colour, short(name, 28)))
